@@ -1,0 +1,1 @@
+"""Members of the waiting-room seam, one file each."""

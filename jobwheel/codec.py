@@ -1,0 +1,129 @@
+"""The only door between a job and its stored form: msgspec JSON of the dataclass fields. No pickle, no names to import.
+
+Encodes: the dataclass fields of a job, in them str, int, float, bool, None, bytes, datetime, date, time, timedelta, UUID, Decimal, Enum,
+nested dataclasses, list, tuple, set, dict. `check_storable` tells at the caller's line what could not be read back.
+"""
+
+import dataclasses
+import math
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from jobwheel.errors import BadType, BadValue
+from jobwheel.job import IJob
+from jobwheel.kind import Kind
+
+
+class UnreadableData(BadValue):
+    """Stored data that the kind's class cannot be made from."""
+
+
+def encode(job: IJob) -> bytes:
+    """The stored form of a job's data.
+
+    Raises:
+        BadType: a field holds something that has no stored form; the message names the field.
+    """
+    fields = _fields(type(job))
+    values = {name: getattr(job, name) for name in fields}
+    try:
+        return msgspec.json.encode(values)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        for name, value in values.items():
+            _encode_field(job, name, value)
+        raise
+
+
+def decode(kind: Kind, stored: bytes) -> IJob:
+    """A job of this kind from its stored form. Unknown fields are ignored: a newer process may have written them.
+
+    Raises:
+        UnreadableData: the data does not fit the class; the message names the field.
+    """
+    try:
+        return _decoder(kind.job_class).decode(stored)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise UnreadableData(f"{kind.name}: the stored data does not fit {kind.job_class.__qualname__}: {error}") from error
+
+
+def check_storable(job: IJob) -> None:
+    """Makes sure that what is stored now can be read back as the same value.
+
+    Raises:
+        BadType, BadValue: it cannot; the message names the field.
+    """
+    kind = job.jobwheel_kind
+    try:
+        back = decode(kind, encode(job))
+    except UnreadableData as error:
+        raise BadType(f"{kind.name} cannot be stored: {error}; make the value fit the field's type") from error
+    for name in _fields(type(job)):
+        path = _difference(getattr(job, name), getattr(back, name), name)
+        if path is not None:
+            raise BadValue(
+                f"{kind.name}.{path} would not be read back as it is ({_at(job, path)!r:.80}): "
+                f"annotate the field with its exact type, and use no subclasses and no NaN"
+            )
+
+
+def _fields(cls: type) -> tuple[str, ...]:
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls) if field.init)
+    if cls.__init__ is not object.__init__:
+        raise BadType(f"{cls.__qualname__} has an __init__ of its own, so its data is unknown: make it a dataclass to store its jobs")
+    return ()
+
+
+@lru_cache(maxsize=1024)
+def _decoder(cls: type[IJob]) -> Any:
+    return msgspec.json.Decoder(cls) if dataclasses.is_dataclass(cls) else _Empty(cls)
+
+
+class _Empty:
+    """Reads the data of a class that has none."""
+
+    def __init__(self, cls: type[IJob]) -> None:
+        self._cls = cls
+
+    def decode(self, stored: bytes) -> IJob:
+        msgspec.json.decode(stored, type=dict[str, Any])
+        return self._cls()
+
+
+def _encode_field(job: IJob, name: str, value: Any) -> None:
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise BadType(
+            f"{job.jobwheel_kind.name}.{name} cannot be stored: {error}. Keep plain data in the job, and let run(*, name) ask for services"
+        ) from error
+
+
+def _difference(before: Any, after: Any, path: str) -> str | None:
+    """The path of the first value that changed, compared by value and exact type; an int read back as a float is the same."""
+    if isinstance(before, int | float) and isinstance(after, float) and not isinstance(before, bool):
+        return None if before == after and not math.isnan(after) else path
+    if type(before) is not type(after):
+        return path
+    if dataclasses.is_dataclass(before):
+        names = (field.name for field in dataclasses.fields(before))
+        return _first(_difference(getattr(before, name), getattr(after, name), f"{path}.{name}") for name in names)
+    if isinstance(before, list | tuple):
+        if len(before) != len(after):
+            return path
+        return _first(_difference(one, other, f"{path}[{index}]") for index, (one, other) in enumerate(zip(before, after, strict=True)))
+    if isinstance(before, dict):
+        if before.keys() != after.keys():
+            return path
+        return _first(_difference(before[key], after[key], f"{path}[{key!r}]") for key in before)
+    return None if before == after else path
+
+
+def _first(paths: Any) -> str | None:
+    return next((path for path in paths if path is not None), None)
+
+
+def _at(job: IJob, path: str) -> Any:
+    return getattr(job, path.split(".")[0].split("[")[0])

@@ -1,0 +1,239 @@
+"""The dispatcher: from due to claimed to handed over, and from verdict to settled. Called by rooms, engines and the timer.
+
+Promises: a due entry is claimed as soon as the engine has room, by priority; what finds no room waits here unclaimed, so it can
+still be cancelled, touched, or run by another process; no thread waits for another one here.
+Relies on: the store's claim deciding alone; `room.arm` and `engine.submit` never blocking.
+Not promised: an order between entries of one priority that different threads bring at the same moment.
+
+One thread pumps at a time. Another that comes meanwhile goes away at once: the pumping one looks again after it has let go of
+the lock, and so sees what the other brought. The two ends of that race are: it looks and finds it; or the other got the lock.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from jobwheel.clock import Clock
+from jobwheel.engine import Engine
+from jobwheel.events import (
+    Event,
+    Hub,
+    JobCancelled,
+    JobFailed,
+    JobInterrupted,
+    JobMissed,
+    JobRetrying,
+    JobStarted,
+    JobSucceeded,
+    JobTimedOut,
+)
+from jobwheel.lanes import Lanes
+from jobwheel.row import Entry, Row
+from jobwheel.state import State
+from jobwheel.store import Store
+from jobwheel.verdict import Missed, Verdict
+
+log = logging.getLogger("jobwheel.dispatcher")
+
+class Alarm:
+    """An entry of the dispatcher's own: by it the room wakes the dispatcher when a failing store is to be tried again."""
+
+    __slots__ = ("due", "place", "priority")
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.place: object = None
+        self.priority = 0
+
+
+BATCH = 64
+"""Rows claimed in one step at most."""
+LATE = 1.0
+"""Seconds of lateness from which a full engine is worth a warning ..."""
+WARN_EVERY = 60.0
+"""... at most this often."""
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
+"""Seconds between two tries of a store that fails: doubled from the first to the longest."""
+
+EVENT_OF: dict[State, type[Event]] = {
+    State.SUCCEEDED: JobSucceeded,
+    State.FAILED: JobFailed,
+    State.SCHEDULED: JobRetrying,
+    State.CANCELLED: JobCancelled,
+    State.MISSED: JobMissed,
+    State.INTERRUPTED: JobInterrupted,
+}
+
+
+class Dispatcher:
+    """One for each start of a timer. `ended` is called with the id of each row that came to its end."""
+
+    def __init__(self, clock: Clock, store: Store, hub: Hub, ageing: float, ended: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._store = store
+        self._hub = hub
+        self._ended = ended
+        self._engine: Engine | None = None
+        self._arm: Callable[[Entry], None] = lambda entry: None
+        self.backlog: Lanes[Entry] = Lanes(clock.elapsed, ageing)
+        self._held: dict[str, deque[Entry]] = {}  # by kind: due, but as many of it run as may
+        self._pumping = threading.Lock()  # held while claiming and handing over, by `acquire(blocking=False)` only, but for `stop`
+        self._stopped = False
+        self.paused = False
+        """While true nothing is claimed."""
+        self._ends = 0  # changes whenever a run of a kind with `max_running` ends
+        self._warned = -WARN_EVERY
+        self._alarm: Alarm | None = None
+        self._unsettled: deque[tuple[Row, int, Verdict]] = deque()  # verdicts that the store could not take yet
+        self._wait = FIRST_WAIT
+        self.store_error: str | None = None
+        """Why the store does not take claims or verdicts now."""
+
+    def connect(self, engine: Engine, arm: Callable[[Entry], None]) -> None:
+        """Where claimed rows go, and where rows go that wait again. Called once, before the first entry comes."""
+        self._engine = engine
+        self._arm = arm
+
+    def due(self, entries: list[Entry]) -> None:
+        """Takes entries that are due, in order."""
+        if self._alarm is not None and self._alarm in entries:
+            entries = [entry for entry in entries if entry is not self._alarm]
+            self._alarm = None
+            for _ in range(len(self._unsettled)):
+                self.done(*self._unsettled.popleft())
+        self.backlog.push(entries)
+        self.pump()
+
+    def pump(self) -> None:
+        """Claims and hands over as much as the engine takes."""
+        engine, backlog = self._engine, self.backlog
+        while backlog and engine is not None and not self.paused and not self._stopped:
+            room = engine.room()
+            if room <= 0:
+                self._warn_if_late()
+                return
+            if not self._pumping.acquire(blocking=False):
+                return
+            try:
+                if not self._stopped and not self._pump_once(engine, min(engine.room(), BATCH)):
+                    return
+            finally:
+                self._pumping.release()
+
+    def _pump_once(self, engine: Engine, room: int) -> bool:
+        entries = []
+        while len(entries) < room and (entry := self.backlog.pop()) is not None:
+            entries.append(entry)
+        ends = self._ends
+        try:
+            rows, later, held = self._store.claim(entries)
+        except Exception as error:
+            self.backlog.push(entries)
+            self._store_failed(error)
+            return False
+        self._store_works()
+        for entry in later:
+            self._arm(entry)
+        for kind, entry in held:
+            self._held.setdefault(kind, deque()).append(entry)
+        if held and ends != self._ends:
+            # A run ended between the claim and the line above, and its thread found nothing to release yet.
+            self._release(held[0][0])
+        rows = [row for row in rows if not self._too_late(row)]
+        if rows:
+            if self._hub.wants(JobStarted):
+                for row in rows:
+                    self._emit(JobStarted, row)
+            engine.submit(rows)
+        return True
+
+    def _store_failed(self, error: Exception) -> None:
+        """Remembers to try again, ever less often; told once until it works."""
+        if self.store_error is None:
+            log.error("the store fails, jobs wait until it works again: %s", error, exc_info=error)
+        self.store_error = f"{type(error).__name__}: {error}"
+        if self._alarm is None:
+            self._alarm = Alarm(self._clock.elapsed() + self._wait)
+            self._wait = min(2 * self._wait, LONGEST_WAIT)
+            self._arm(self._alarm)
+
+    def _store_works(self) -> None:
+        if self.store_error is not None:
+            log.info("the store works again")
+            self.store_error = None
+            self._wait = FIRST_WAIT
+
+    def _too_late(self, row: Row) -> bool:
+        grace = row.run.kind.options.misfire_grace_time  # type: ignore[union-attr]
+        if grace is None:
+            return False
+        lateness = self._clock.elapsed() - row.due
+        if lateness <= grace:
+            return False
+        self.done(row, row.attempt, Missed(f"{lateness:.3f} s late, and misfire_grace_time is {grace:g} s"))
+        return True
+
+    def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
+        """Settles a run; see `Desk`."""
+        try:
+            state = self._store.settle(row, attempt, verdict)
+        except Exception as error:
+            self._unsettled.append((row, attempt, verdict))
+            self._store_failed(error)
+            return
+        if state is None:
+            return
+        run = row.run
+        if run is not None and run.kind.options.max_running is not None:
+            self._ends += 1
+            if self._held:
+                self._release(run.kind.name)
+                self.pump()
+        if state is State.SCHEDULED:
+            self._arm(row)
+        else:
+            self._ended(row.id)
+        if not self._hub.silent:
+            self._emit(EVENT_OF[state], row)
+
+    def timed_out(self, row: Row) -> None:
+        """See `Desk`."""
+        context = row.run
+        if context is not None:
+            context.timed_out = True
+        if not self._hub.silent:
+            self._emit(JobTimedOut, row)
+
+    def _release(self, kind: str) -> None:
+        """A run of this kind with `max_running` is over: the next one of it may be claimed."""
+        waiting = self._held.get(kind)
+        if waiting:
+            try:
+                self.backlog.push_front(waiting.popleft())
+            except IndexError:  # another thread released it
+                return
+
+    def _emit(self, event_type: type[Event], row: Row) -> None:
+        if self._hub.wants(event_type):
+            job = self._store.get(row.id)
+            if job is not None:
+                self._hub.emit(event_type(job))
+
+    def _warn_if_late(self) -> None:
+        now = self._clock.elapsed()
+        if now - self._warned < WARN_EVERY:
+            return
+        oldest = self.backlog.oldest()
+        if oldest is not None and now - oldest > LATE:
+            self._warned = now
+            log.warning(
+                "%d due jobs wait for a free worker, the oldest for %.1f s: nothing is lost, but more workers.threads or shorter jobs are needed",
+                len(self.backlog), now - oldest,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Nothing is claimed any more once it returns."""
+        self._stopped = True
+        with self._pumping:
+            pass

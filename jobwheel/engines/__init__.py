@@ -1,0 +1,1 @@
+"""Members of the engine seam, one file each."""

@@ -1,0 +1,74 @@
+"""The inline engine of `jobwheel.testing`: runs one row after the other in the thread that moves the manual clock, in due order."""
+
+import asyncio
+from collections import deque
+
+from jobwheel.clock import Clock
+from jobwheel.engine import Desk, Engine, EngineHealth
+from jobwheel.row import Row
+from jobwheel.runner import Runner
+from jobwheel.settings import Settings
+from jobwheel.verdict import Verdict
+
+
+class InlineEngine(Engine):
+    """Takes one row at a time, so that claims happen in the order of the runs; `run_all` runs them."""
+
+    def __init__(self, clock: Clock, settings: Settings, runner: Runner, desk: Desk) -> None:
+        self._clock = clock
+        self._runner = runner
+        self._desk = desk
+        self._queue: deque[Row] = deque()
+        self._current: Row | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        pass
+
+    def room(self) -> int:
+        return 0 if self._stopped or self._queue else 1
+
+    def top(self) -> int | None:
+        return self._queue[0].priority if self._queue else None
+
+    def submit(self, rows: list[Row]) -> None:
+        self._queue.extend(rows)
+
+    def run_all(self) -> None:
+        """Runs what was submitted, and what is claimed when that has made room, until nothing is left."""
+        while self._queue and self._current is None:
+            row = self._current = self._queue.popleft()
+            attempt = row.attempt
+            try:
+                verdict = self._run(row)
+            finally:
+                self._current = None
+            self._desk.done(row, attempt, verdict)
+            self._desk.pump()
+
+    def _run(self, row: Row) -> Verdict:
+        context = row.run
+        assert context is not None
+        began = self._clock.elapsed()
+        verdict = asyncio.run(self._runner.run_async(row)) if context.kind.call.is_async else self._runner.run(row)
+        timeout = context.kind.options.timeout
+        if timeout is not None and self._clock.elapsed() - began > timeout:
+            self._desk.timed_out(row)
+            return self._runner.timed_out(row)
+        return verdict
+
+    def withdraw(self) -> list[Row]:
+        self._stopped = True
+        rows = list(self._queue)
+        self._queue.clear()
+        return rows
+
+    def stop(self, timeout: float) -> list[Row]:
+        self._stopped = True
+        return [self._current] if self._current is not None else []
+
+    def inside_run(self) -> bool:
+        return self._current is not None
+
+    def health(self) -> EngineHealth:
+        return EngineHealth(threads=1, busy=int(self._current is not None), queued=len(self._queue))

@@ -1,0 +1,139 @@
+"""What happened to jobs, as typed values, and the hub that tells listeners.
+
+`timer.on(JobFailed, listener)` gets each `JobFailed`; `timer.on(Event, listener)` gets every event. Listeners run on a thread
+of their own, one event after the other, under no lock: a slow one delays only the other listeners, and one that raises is logged
+once per kind of error and goes on. Up to `BACKLOG` events wait; more are dropped, counted and told.
+"""
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import msgspec
+
+from jobwheel.row import ScheduledJob
+
+log = logging.getLogger("jobwheel.events")
+
+BACKLOG = 10_000
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """Something happened to `job`, which is a picture taken right after it."""
+
+    job: ScheduledJob
+
+
+class JobAdded(Event, frozen=True, gc=False):
+    """A job was added."""
+
+
+class JobStarted(Event, frozen=True, gc=False):
+    """A job was claimed and goes to a worker."""
+
+
+class JobSucceeded(Event, frozen=True, gc=False):
+    """`run` returned."""
+
+
+class JobFailed(Event, frozen=True, gc=False):
+    """The last attempt raised or ran out of time; `job.error` and `job.trace` say how."""
+
+
+class JobRetrying(Event, frozen=True, gc=False):
+    """An attempt raised, or asked for another one, which is due at `job.due`."""
+
+
+class JobCancelled(Event, frozen=True, gc=False):
+    """A job was cancelled while it waited, or ended itself as cancelled."""
+
+
+class JobMissed(Event, frozen=True, gc=False):
+    """A job was dropped for being later than its kind's `misfire_grace_time`."""
+
+
+class JobInterrupted(Event, frozen=True, gc=False):
+    """The process that ran it is gone, and its kind does not run again after that."""
+
+
+class JobTimedOut(Event, frozen=True, gc=False):
+    """A run is past its kind's `timeout`; it may still go on."""
+
+
+E = TypeVar("E", bound=Event)
+Listener = Callable[[Any], None]
+
+
+class Hub:
+    """Takes events from any thread and tells the listeners. With no listener for an event nothing is made and nothing is kept."""
+
+    def __init__(self, inline: bool = False) -> None:
+        self._inline = inline
+        self._listeners: tuple[tuple[type[Event], Listener], ...] = ()  # replaced, never changed
+        self._waiting: deque[Event] = deque()
+        self._news: SimpleQueue[bool] = SimpleQueue()
+        self._lock = threading.Lock()  # guards adding listeners and the start of the thread, which comes with the first event
+        self._thread: threading.Thread | None = None
+        self._told: Counter[str] = Counter()
+        self.dropped = 0
+
+    def on(self, event_type: type[E], listener: Callable[[E], None]) -> None:
+        """From now on `listener` is called with each event of that type, subtypes included."""
+        with self._lock:
+            self._listeners = (*self._listeners, (event_type, listener))
+
+    def start(self) -> None:
+        """Starts the thread if there is a listener for it to tell."""
+        with self._lock:
+            if self._thread is None and self._listeners and not self._inline:
+                self._thread = threading.Thread(target=self._live, name="jobwheel-events", daemon=True)
+                self._thread.start()
+
+    def wants(self, event_type: type[Event]) -> bool:
+        """True if someone listens to it; asked before the event, with its picture of the job, is made."""
+        return any(issubclass(event_type, wanted) for wanted, _ in self._listeners)
+
+    @property
+    def silent(self) -> bool:
+        """Nobody listens to anything: the cheap question of the hot paths."""
+        return not self._listeners
+
+    def emit(self, event: Event) -> None:
+        """Never blocks and never raises."""
+        if self._inline:
+            self._tell(event)
+        elif len(self._waiting) < BACKLOG:
+            self._waiting.append(event)
+            self._news.put(True)
+            if self._thread is None:
+                self.start()
+        else:
+            self.dropped += 1
+            if self.dropped == 1:
+                log.warning("listeners are %d events behind; events are dropped until they catch up, health() counts them", BACKLOG)
+
+    def after_fork(self) -> None:
+        """In a forked child: the thread and what waits for it are the parent's; the listeners stay."""
+        self._lock = threading.Lock()
+        self._waiting = deque()
+        self._news = SimpleQueue()
+        self._thread = None
+
+    def _live(self) -> None:
+        while self._news.get():
+            self._tell(self._waiting.popleft())
+
+    def _tell(self, event: Event) -> None:
+        for wanted, listener in self._listeners:
+            if not isinstance(event, wanted):
+                continue
+            try:
+                listener(event)
+            except BaseException as error:
+                name = f"{type(error).__name__} in {listener!r}"
+                self._told[name] += 1
+                if self._told[name] == 1:
+                    log.exception("a listener raised; it stays, and its next errors of this kind are only counted")

@@ -1,0 +1,149 @@
+"""What a job class declares about itself: its stable name, its options, and how its `run` wants to be called.
+
+`IJob.__init_subclass__` makes a `Kind` for each class and registers it here; stores look kinds up by name, so that only
+what code registered can ever be made from stored data. Nothing here runs a job.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobwheel.errors import BadType, BadValue, UsageError
+from jobwheel.retry import Retry
+
+if TYPE_CHECKING:
+    from jobwheel.job import IJob
+
+OnCrash = Literal["rerun", "interrupt"]
+Overlap = Literal["skip", "queue", "parallel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How `run` wants to be called: with a context or not, with which services, as a coroutine or not."""
+
+    wants_context: bool
+    services: tuple[str, ...]
+    optional: tuple[str, ...]
+    """Services with a default: left out when the container has none of that name."""
+    is_async: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing to look up and nothing to await."""
+        return not (self.services or self.optional or self.is_async)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The keywords of the class statement. A subclass inherits those it does not give."""
+
+    retry: Retry = Retry()
+    timeout: float | None = None
+    priority: int = 0
+    max_running: int | None = None
+    misfire_grace_time: float | None = None
+    on_crash: OnCrash = "rerun"
+    overlap: Overlap = "skip"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retry, Retry):
+            raise BadType(f"retry={self.retry!r}: give a jobwheel.Retry, for example Retry(attempts=3, backoff=2)")
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+            raise BadType(f"priority={self.priority!r}: a whole number; larger runs first, 0 is the default")
+        for name in ("timeout", "misfire_grace_time"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise BadType(f"{name}={value!r}: seconds as a number, or None for no limit")
+            if value is not None and not (0 < value < math.inf):
+                raise BadValue(f"{name}={value!r}: it must be finite and more than 0; None means no limit")
+        if self.max_running is not None and (isinstance(self.max_running, bool) or not isinstance(self.max_running, int)):
+            raise BadType(f"max_running={self.max_running!r}: a whole number, or None for no limit")
+        if self.max_running is not None and self.max_running < 1:
+            raise BadValue(f"max_running={self.max_running!r}: at least 1; None means no limit")
+        if self.on_crash not in ("rerun", "interrupt"):
+            raise BadValue(f"on_crash={self.on_crash!r}: 'rerun' (at least once) or 'interrupt' (at most once)")
+        if self.overlap not in ("skip", "queue", "parallel"):
+            raise BadValue(f"overlap={self.overlap!r}: 'skip', 'queue' or 'parallel'")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One registered job class."""
+
+    name: str
+    aliases: tuple[str, ...]
+    job_class: type[IJob]
+    options: Options
+    call: Call
+
+
+_registry: dict[str, Kind] = {}
+"""Names and aliases to kinds. Written by class statements only; one atomic assignment each."""
+
+
+def find_kind(name: str) -> Kind | None:
+    """The kind registered under this name or alias in this process; None if no code registered it."""
+    return _registry.get(name)
+
+
+def registered_kinds() -> list[Kind]:
+    """Every kind of this process once, in order of definition."""
+    return list(dict.fromkeys(_registry.values()))
+
+
+def register(kind: Kind) -> None:
+    """Makes `kind` findable by its name and aliases.
+
+    The same module and qualified name is the same class defined again (a reload, a notebook cell, `@dataclass(slots=True)`)
+    and replaces the old one.
+
+    Raises:
+        UsageError: another class holds one of the names; the message names both.
+    """
+    for name in (kind.name, *kind.aliases):
+        other = _registry.get(name)
+        if other is not None and _path(other.job_class) != _path(kind.job_class):
+            raise UsageError(
+                f"two job classes claim the kind {name!r}: {_path(other.job_class)} and {_path(kind.job_class)}; "
+                f"give one of them another name with kind=... in its class statement"
+            )
+    for name in (kind.name, *kind.aliases):
+        _registry[name] = kind
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def read_call(run: Callable[..., Any], owner: str) -> Call:
+    """How the function `run` of the class `owner` wants to be called, read from its signature.
+
+    Raises:
+        BadType: a generator, which would never be run to its end, or parameters that nobody could fill.
+    """
+    if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
+        raise BadType(f"{owner}.run is a generator: calling it would run nothing. Use def or async def without yield")
+    parameters = list(inspect.signature(run).parameters.values())[1:]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and not _is_marker(p.default)]
+    if len(positional) > 1:
+        names = ", ".join(p.name for p in positional[1:])
+        raise BadType(f"{owner}.run({names}): only the context may be positional; put a * before the services: run(self, ctx, *, {names})")
+    services = [p for p in parameters if p.kind is p.KEYWORD_ONLY and not _is_marker(p.default)]
+    if any(_is_marker(p.default) for p in parameters) and not hasattr(run, "__wrapped__"):
+        raise UsageError(f"{owner}.run has Provide[...] defaults but no @inject: it would get the markers instead of the services")
+    return Call(
+        wants_context=bool(positional),
+        services=tuple(p.name for p in services if p.default is p.empty),
+        optional=tuple(p.name for p in services if p.default is not p.empty),
+        is_async=inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(inspect.unwrap(run)),
+    )
+
+
+def _is_marker(default: object) -> bool:
+    # dependency-injector's Provide[...] and Closing[...]; told by their module, since this room must not import it.
+    return type(default).__module__.startswith("dependency_injector")

@@ -1,0 +1,215 @@
+"""Start, shutdown, fork and process exit of one timer: which parts live now, and in which order they come and go.
+
+Promises: `start` and `shutdown` are idempotent, may come from any thread and from inside a job, and end within their limits; a
+timer that was shut down can be started again; after a fork the child has a store, a waiting room and threads of its own or none.
+Relies on: one `Session` of parts per start, so that a hung worker of an old session can end in peace beside a new one.
+
+`_life` guards the exchange of sessions and is not held while anything is waited for. A start publishes its session and then reads the
+store's window; an adder first adds to the store and then reads the session: one of the two arms the row, and twice does no harm.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from jobwheel.clock import Clock
+from jobwheel.dispatcher import Dispatcher
+from jobwheel.engine import Desk, Engine
+from jobwheel.events import Hub
+from jobwheel.row import Entry, Row
+from jobwheel.runner import Runner, Scope
+from jobwheel.services import Services
+from jobwheel.settings import Settings
+from jobwheel.stats import Health
+from jobwheel.store import Store
+from jobwheel.waiting import WaitingRoom
+
+log = logging.getLogger("jobwheel")
+
+LAG = 3.0
+"""Seconds behind from which the waiting room's thread counts as ill."""
+LATE = 10.0
+"""Seconds a due job may wait for a worker before health says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The clock and the members of the three seams that a timer is made of; the last three are classes, or anything that makes them."""
+
+    clock: Clock
+    store: Callable[[Clock, Settings], Store]
+    room: Callable[[Clock, Settings], WaitingRoom]
+    engine: Callable[[Clock, Settings, Runner, Desk], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The parts that live from one start to the next shutdown."""
+
+    room: WaitingRoom
+    dispatcher: Dispatcher
+    engine: Engine
+    runner: Runner
+
+    def health(self, paused: bool, now: float, dropped: int) -> Health:
+        """How these parts are at the elapsed moment `now`."""
+        room, engine = self.room.health(), self.engine.health()
+        oldest = self.dispatcher.backlog.oldest()
+        lateness = 0.0 if oldest is None else max(0.0, now - oldest)
+        problems = [problem for problem in (room.problem, engine.problem) if problem is not None]
+        if room.lag > LAG:
+            problems.append(f"the waiting room's thread is {room.lag:.1f} s behind: it is starved or hangs")
+        if lateness > LATE and not paused:
+            problems.append(f"a due job has waited {lateness:.1f} s for a free worker: more workers.threads, or shorter jobs")
+        if self.dispatcher.store_error is not None:
+            problems.append(f"the store fails: {self.dispatcher.store_error}")
+        if dropped:
+            problems.append(f"{dropped} events were dropped: a listener is too slow")
+        return Health(tuple(problems), True, paused, room.lag, lateness, room.errors, dropped)
+
+
+class Lifecycle:
+    """Owns the store and, while started, the session."""
+
+    def __init__(self, parts: Parts, settings: Settings, services: Services, hub: Hub, ended: Callable[[int], None]) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._services = services
+        self._hub = hub
+        self._ended = ended
+        self._life = threading.Lock()
+        self._exit_asked = False
+        self.store: Store = parts.store(parts.clock, settings)
+        self.session: Session | None = None
+        self.paused = False
+        self.scope: Scope | None = None
+        self.forked = False
+        """In the child of a fork that happened while the timer was started: it starts anew at its first use."""
+        _alive.add(self)
+
+    def start(self) -> bool:
+        """Makes a session and lets it run; False if one runs already."""
+        with self._life:
+            self.forked = False
+            if self.session is not None:
+                return False
+            self.store.open()
+            session = self._make_session()
+            session.engine.start()
+            try:
+                session.room.start(session.dispatcher.due, self._on_step)
+            except BaseException:
+                session.engine.stop(0.0)
+                raise
+            self.session = session
+            self._stop_at_exit()
+        for entry in self.store.window(inf):
+            session.room.arm(entry)
+        return True
+
+    def _make_session(self) -> Session:
+        parts, settings = self._parts, self._settings
+        runner = Runner(parts.clock, self._services)
+        runner.scope = self.scope
+        dispatcher = Dispatcher(parts.clock, self.store, self._hub, settings.workers.ageing, self._ended)
+        dispatcher.paused = self.paused
+        engine = parts.engine(parts.clock, settings, runner, dispatcher)
+        dispatcher.connect(engine, self.arm)
+        return Session(parts.room(parts.clock, settings), dispatcher, engine, runner)
+
+    def arm(self, entry: Entry) -> None:
+        """Into the room of the present session; without one the next start finds the row in the store's window."""
+        session = self.session
+        if session is not None:
+            session.room.arm(entry)
+
+    def disarm(self, entry: Entry) -> None:
+        """Lets the room of the present session forget the entry."""
+        session = self.session
+        if session is not None:
+            session.room.disarm(entry)
+
+    def arm_now(self, row: Row) -> None:
+        """For a row that is due at once: straight to the dispatcher."""
+        session = self.session
+        if session is not None:
+            session.dispatcher.due([row])
+
+    def shutdown(self, timeout: float) -> list[int]:
+        """Ends the session; the ids of the jobs that still run after `timeout` seconds, sorted. From inside a job nothing is waited for."""
+        with self._life:
+            session, self.session = self.session, None
+            self.forked = False
+        if session is None:
+            return []
+        session.room.stop()
+        session.dispatcher.stop()
+        back = self.store.hand_back(session.engine.withdraw())
+        for row in back:
+            self.arm(row)  # into the room of a session that another thread has started meanwhile
+        running = session.engine.stop(0.0 if session.engine.inside_run() else timeout)
+        return sorted(row.id for row in running)
+
+    def set_scope(self, scope: Scope | None) -> None:
+        """What each run is entered into from now on."""
+        self.scope = scope
+        if self.session is not None:
+            self.session.runner.scope = scope
+
+    def set_paused(self, paused: bool) -> None:
+        """While paused nothing is claimed."""
+        self.paused = paused
+        session = self.session
+        if session is not None:
+            session.dispatcher.paused = paused
+            session.dispatcher.pump()
+
+    def _on_step(self) -> None:
+        for entry in self.store.reanchor():
+            self.arm(entry)
+
+    def _stop_at_exit(self) -> None:
+        if not self._exit_asked:
+            self._exit_asked = True
+            atexit.register(_at_exit, weakref.ref(self), self._settings.exit_timeout)
+
+    def after_fork(self) -> None:
+        """In the child: locks of the parent's other threads would never be released, and its rows are the parent's to run."""
+        started = self.session is not None or self.forked
+        self._life = threading.Lock()
+        self._hub.after_fork()
+        self.store = self._parts.store(self._parts.clock, self._settings)
+        self.session = None
+        self.forked = started
+
+
+_alive: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for life in list(_alive):
+        life.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit(life: weakref.ref[Lifecycle], timeout: float) -> None:
+    """Lets running jobs end, for a while; whatever goes wrong, the exit of the process stays silent."""
+    lifecycle = life()
+    if lifecycle is None:
+        return
+    try:
+        left = lifecycle.shutdown(timeout)
+        if left:
+            log.warning("the process ends while %d jobs still run: %s", len(left), ", ".join(map(str, left)))
+    except (Exception, KeyboardInterrupt):
+        return

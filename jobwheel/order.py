@@ -1,0 +1,186 @@
+"""From the arguments of `add_job` to a row: every check at the caller's line, before anything exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from jobwheel.clock import Clock
+from jobwheel.delay import LONGEST, seconds
+from jobwheel.errors import BadType, BadValue, UsageError
+from jobwheel.job import IJob
+from jobwheel.kind import Kind
+from jobwheel.row import Row, ScheduledJob, Terms
+from jobwheel.services import Services
+from jobwheel.store import Query, Ref
+from jobwheel.state import State
+
+IF_EXISTS = ("replace", "keep", "error")
+Delay = float | timedelta
+
+
+class OrderDesk:
+    """Makes rows for one timer. It remembers the job classes whose services it has found, so each is looked at once."""
+
+    def __init__(self, clock: Clock, services: Services) -> None:
+        self._elapsed = clock.elapsed
+        self._wall = clock.wall
+        self._services = services
+        self._known: dict[type, Kind] = {}
+
+    def row(
+        self,
+        job: IJob,
+        delay: Delay | None = None,
+        at: datetime | None = None,
+        trigger: Any = None,
+        key: str | None = None,
+        if_exists: str = "replace",
+        priority: int | None = None,
+        tags: Iterable[str] = (),
+        max_wait: Delay | None = None,
+    ) -> Row:
+        """A row for these arguments of `TimerManager.add_job`; see there for what they mean and what is raised."""
+        kind = self._known.get(job.__class__) or self._meet(job)
+        if key is not None and (type(key) is not str or not key or "\0" in key):
+            key = _checked_key(key)
+        if if_exists not in IF_EXISTS:
+            raise BadValue(f"if_exists={if_exists!r}: 'replace', 'keep' or 'error'")
+        if priority is None:
+            priority = kind.options.priority
+        elif isinstance(priority, bool) or not isinstance(priority, int):
+            raise BadType(f"priority={priority!r}: a whole number; larger runs first")
+        terms = None
+        if tags != ():
+            terms = Terms()
+            terms.tags = _checked_tags(tags)
+        now = self._elapsed()
+        if at is not None or trigger is not None:
+            terms = terms or Terms()
+            due = self._at(now, delay, at, trigger, terms)
+        elif delay is None:
+            due = now
+        # The two commonest forms skip the call; NaN and infinity fail the comparison and are refused by it.
+        elif type(delay) in (float, int) and 0 <= delay <= LONGEST:  # type: ignore[operator]
+            due = now + delay  # type: ignore[operator]
+        else:
+            due = now + seconds(delay)
+        if max_wait is not None:
+            terms = terms or Terms()
+            terms.until = self._bound(now, due, max_wait, terms)
+        return Row(job, due, now, key, priority, terms)
+
+    def _at(self, now: float, delay: Delay | None, at: datetime | None, trigger: Any, terms: Terms) -> float:
+        if sum(given is not None for given in (delay, at, trigger)) > 1:
+            raise BadValue("give one of delay, at= and trigger=, not several: they are three ways to say when")
+        if at is None:
+            raise UsageError("trigger=: recurring jobs come with a later version; until then a job may add itself again from its run")
+        wall = self._wall()
+        terms.wall = wall_seconds(at, wall)
+        return now + terms.wall - wall
+
+    def _bound(self, now: float, due: float, max_wait: Delay, terms: Terms) -> float:
+        longest = seconds(max_wait, "max_wait")
+        if terms.wall is not None or terms.trigger is not None:
+            raise BadValue("max_wait= bounds how far touch() may postpone a job with a delay; it has no meaning with at= or trigger=")
+        if now + longest < due:
+            raise BadValue(f"max_wait={max_wait!r} is shorter than the delay, so the job could never wait that long; raise one or lower the other")
+        return now + longest
+
+    def _meet(self, job: Any) -> Kind:
+        """The kind of a class seen for the first time, once its services are found."""
+        kind = kind_of(job)
+        self.check_services(kind)
+        self._known[job.__class__] = kind
+        return kind
+
+    def check_services(self, kind: Kind) -> None:
+        """Raises `UsageError` if the container lacks a service that `run` of this kind asks for."""
+        missing = self._services.missing(kind.call.services)
+        if missing:
+            there = ", ".join(sorted(self._services.names())) or "nothing (open_timer(..., services=...) was given none)"
+            raise UsageError(
+                f"{kind.name}: {kind.job_class.__qualname__}.run needs {', '.join(map(repr, missing))}, and the services have: {there}; "
+                f"add it there, or give the parameter a default if the job can do without"
+            )
+
+
+def kind_of(job: Any) -> Kind:
+    """The kind of a job instance. Raises `BadType` for anything else: a class, a function, an object of no job class."""
+    if isinstance(job, type) and issubclass(job, IJob):
+        raise BadType(f"{job.__qualname__} is the class; add an instance of it: {job.__qualname__}(...)")
+    if not isinstance(job, IJob):
+        raise BadType(f"a job is an instance of a subclass of jobwheel.IJob, not {type(job).__name__} ({job!r:.80})")
+    return job.jobwheel_kind
+
+
+def wall_seconds(at: Any, now: float) -> float:
+    """Epoch seconds of an aware datetime; `now` is the present moment in the same.
+
+    Raises:
+        BadType: not a datetime.
+        BadValue: naive, or over 100 years away.
+    """
+    if not isinstance(at, datetime):
+        raise BadType(f"at={at!r}: an aware datetime, not {type(at).__name__}; for a wait give delay")
+    if at.utcoffset() is None:
+        raise BadValue(
+            f"at={at!r} has no time zone, so it names no moment; use datetime.now(UTC) + ..., or at.replace(tzinfo=ZoneInfo('Europe/Berlin'))"
+        )
+    wall = at.timestamp()
+    if abs(wall - now) > LONGEST:
+        raise BadValue(f"at={at!r} is over 100 years away, which is longer than any job is kept")
+    return wall
+
+
+def check_ref(ref: Any) -> Ref:
+    """`ref` if it can name a job. Raises `BadType` otherwise."""
+    if isinstance(ref, str | ScheduledJob) or (isinstance(ref, int) and not isinstance(ref, bool)):
+        return ref
+    raise BadType(f"{ref!r:.80} names no job: give what add_job returned, its id (int) or its key (str)")
+
+
+def query(
+    state: State | str | Iterable[State | str] | None,
+    kind: str | type[IJob] | None,
+    tag: str | None,
+    key: str | None,
+    text: str | None,
+    after: ScheduledJob | int | None,
+    limit: int,
+) -> Query:
+    """The arguments of `find`, checked."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise BadValue(f"limit={limit!r}: a whole number from 1 on")
+    states = None
+    if state is not None:
+        try:
+            states = frozenset(State(one) for one in ((state,) if isinstance(state, str) else state))
+        except (ValueError, TypeError):
+            raise BadValue(f"state={state!r}: of {', '.join(State)}") from None
+    if isinstance(kind, type):
+        kind = kind.jobwheel_kind.name
+    return Query(states, kind, tag, key, text, after.id if isinstance(after, ScheduledJob) else (after or 0), limit)
+
+
+def _checked_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise BadType(f"key={key!r}: a text, for example f'order:{{order.id}}', not {type(key).__name__}")
+    if not key or "\0" in key:
+        raise BadValue(f"key={key!r}: it must not be empty nor hold a NUL character")
+    # A subclass may bring its own __hash__ and __eq__, which would make dictionary operations on it run Python code.
+    return str.__str__(key)
+
+
+def _checked_tags(tags: Any) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        _refuse_tags(tags)
+    checked = tuple(tags)
+    if not all(isinstance(tag, str) and tag and "\0" not in tag for tag in checked):
+        _refuse_tags(tags)
+    return checked
+
+
+def _refuse_tags(tags: Any) -> NoReturn:
+    raise BadType(f"tags={tags!r}: several texts, none of them empty: tags=['user:3']")

@@ -1,0 +1,159 @@
+"""One job's record inside jobwheel (`Row`), and the immutable picture of it that users get (`ScheduledJob`).
+
+A row is what stores keep, rooms arm, dispatchers claim and runners run. Which thread may write which field is said per field.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from jobwheel.state import State
+
+if TYPE_CHECKING:
+    from jobwheel.job import IJob, JobContext
+
+SCHEDULED = State.SCHEDULED
+WAITS = frozenset({State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE})
+
+
+class Entry(Protocol):
+    """What a waiting room holds: anything with a due moment. In memory mode the row itself."""
+
+    due: float
+    """Elapsed seconds. May grow at any time (lazy touch): the room looks again when the entry's old place comes up."""
+    place: object
+    """Belongs to the room that the entry is armed in; None before and after."""
+    priority: int
+
+
+class Terms:
+    """What only some rows have: the wall-clock due moment, tags, a touch delay and its bound, a trigger."""
+
+    __slots__ = ("delay", "nominal", "tags", "trigger", "until", "wall")
+
+    def __init__(self) -> None:
+        self.delay: float | None = None
+        """Seconds that `touch` re-arms by; None: `due - created`."""
+        self.nominal: float | None = None
+        """The first due moment (elapsed), when a retry or a touch has moved `due` away from it."""
+        self.tags: tuple[str, ...] = ()
+        self.trigger: Any = None
+        self.until: float | None = None
+        """`max_wait`'s bound: the latest due moment (elapsed) that `touch` may set."""
+        self.wall: float | None = None
+        """Epoch seconds of a due moment on the wall clock; `due` is then derived from it and follows clock steps."""
+
+
+class Row:
+    """One job's record.
+
+    The token is the row's own lock: the thread whose `del row.token` succeeds is its holder, alone may write `state`,
+    `due`, `attempt` and `terms`, and ends by setting `token` again (the job still waits) or by leaving it deleted
+    (it never waits again in this state). A thread that finds it gone looks at `state`: still SCHEDULED or PAUSED means
+    that another one holds it for a few instructions. Deleting a slot is one C call, so under the GIL it succeeds for
+    exactly one thread; it costs no memory and, unlike a contended `threading.Lock`, no queue of waiting threads.
+    """
+
+    __slots__ = ("attempt", "created", "due", "id", "job", "key", "place", "priority", "run", "state", "terms", "token")
+
+    def __init__(self, job: IJob, due: float, created: float, key: str | None, priority: int, terms: Terms | None) -> None:
+        self.id = 0
+        """Given by the store in `add`; grows with each add."""
+        self.job: IJob | None = job
+        self.due = due
+        self.created = created
+        self.key = key
+        self.priority = priority
+        self.terms = terms
+        self.attempt = 0
+        """Runs so far, the present one included."""
+        self.state: State = SCHEDULED
+        self.run: JobContext | None = None
+        """The present or last run; None before the first."""
+        self.place: object = None
+        # No token yet: the store gives it when the row is there for good.
+
+    def take(self) -> bool:
+        """Makes the caller the row's holder. False: the row does not wait (running or ended), so there is nothing to hold."""
+        while True:
+            try:
+                del self.token
+            except AttributeError:
+                if self.state not in WAITS:
+                    return False
+                time.sleep(0)  # another holder is a few instructions from its end; let it have the GIL
+            else:
+                return True
+
+    def give_back(self) -> None:
+        """Ends the caller's hold; the row waits on."""
+        self.token = True
+
+    def __repr__(self) -> str:
+        return f"<Row {self.id} {self.state} due={self.due:.3f}>"
+
+
+class ScheduledJob(msgspec.Struct, frozen=True, gc=False):
+    """A job as it stood at one moment. It never changes; ask `timer.get(job.id)` for a newer picture.
+
+    Times are aware datetimes in UTC. `error` is the last failed run's error as text ("ValueError: no such order") or the
+    reason given to `CancelJob`; `trace` its traceback. `lateness` is in seconds, of the present or last run.
+    """
+
+    id: int
+    kind: str
+    key: str | None
+    job: IJob | None
+    due: datetime
+    state: State
+    attempt: int
+    priority: int
+    tags: tuple[str, ...]
+    created: datetime
+    started: datetime | None = None
+    ended: datetime | None = None
+    lateness: float | None = None
+    error: str | None = None
+    trace: str | None = None
+    result: Any = None
+    progress: tuple[int, int, str] | None = None
+    log: tuple[str, ...] = ()
+    cancel_requested: bool = False
+    timed_out: bool = False
+    trigger: Any = None
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+
+_from_epoch = datetime.fromtimestamp
+
+
+def snapshot(row: Row, kind: str, offset: float) -> ScheduledJob:
+    """The picture of `row` for users. `offset` is wall minus elapsed clock, in seconds."""
+    terms = row.terms
+    tags: tuple[str, ...] = ()
+    due = row.due + offset
+    trigger = None
+    if terms is not None:
+        tags = terms.tags
+        trigger = terms.trigger
+        if terms.wall is not None:
+            due = terms.wall
+    run = row.run
+    if run is None:
+        return ScheduledJob(
+            row.id, kind, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
+            _from_epoch(row.created + offset, UTC), trigger=trigger,
+        )  # fmt: skip
+    return ScheduledJob(
+        row.id, kind, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
+        _from_epoch(row.created + offset, UTC), started=run.started_at if run.begun is not None else None,
+        ended=None if run.ended is None else _from_epoch(run.ended + offset, UTC),
+        lateness=run.lateness if run.begun is not None else None, error=run.error, trace=run.trace, result=run.result, progress=run.progress_now, log=tuple(run.lines),
+        cancel_requested=run.cancel_asked or run.timed_out, timed_out=run.timed_out, trigger=trigger,
+    )  # fmt: skip

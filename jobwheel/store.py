@@ -1,0 +1,145 @@
+"""The store contract: what jobs exist, in which state. Every method is one atomic move; members live in `jobwheel/stores/`.
+
+`TimerManager` and `Dispatcher` call it, from any thread and from several at once. A store calls nobody: it wakes no room,
+starts no job, tells no listener. Times are elapsed seconds of the store's clock unless they are called wall.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+from jobwheel.row import Entry, Row, ScheduledJob
+from jobwheel.state import State
+from jobwheel.verdict import Verdict
+
+Ref = ScheduledJob | int | str
+"""How users name a job: the snapshot, its id, or its key (the live job, else the latest ended one)."""
+
+IfExists = Literal["replace", "keep", "error"]
+
+
+class Claim(NamedTuple):
+    """The answer to a claim: rows that are RUNNING now and the caller's to run, and entries to arm again."""
+
+    rows: list[Row]
+    later: list[Entry]
+    """Due later than the caller believed (touched, clock stepped), or just being changed by another thread."""
+    held: list[tuple[str, Entry]] = []  # noqa: RUF012 (never written to)
+    """Due, but `max_running` of its kind (named) run already: to be claimed when one of them ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What `find` looks for; None in a field means any. `after` is the id that the page before ended with."""
+
+    states: frozenset[State] | None = None
+    kind: str | None = None
+    tag: str | None = None
+    key: str | None = None
+    text: str | None = None
+    after: int = 0
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many jobs are in each state now; of the ended ones, how many have ended so since the store was opened."""
+
+    scheduled: int = 0
+    paused: int = 0
+    running: int = 0
+    unresolvable: int = 0
+    ended: dict[State, int] = field(default_factory=dict)
+
+
+class Store(ABC):
+    """See the module. `now` always comes from the clock that the store was made with, `Store(clock, settings)`."""
+
+    durable: ClassVar[bool]
+    """What it acknowledged outlives the process; payloads must then be encodable, which `TimerManager` checks at the add."""
+    shared: ClassVar[bool]
+    """Other processes may see and claim its rows."""
+
+    def open(self) -> None:
+        """Makes it ready; called at the first use in a process. Idempotent."""
+
+    def close(self) -> None:
+        """Lets go of files and connections; `open` may follow."""
+
+    @abstractmethod
+    def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
+        """Lets `row` exist, with an id; gives (the row that now holds, the row that it replaced).
+
+        With "keep" the first may be another one. Raises `JobExists` ("error") or `TooManyPending`; then nothing changed.
+        """
+
+    @abstractmethod
+    def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
+        """The same for many at once, in order: all of them or, when it raises, none."""
+
+    @abstractmethod
+    def claim(self, entries: Sequence[Entry]) -> Claim:
+        """SCHEDULED -> RUNNING for those that still are and whose due moment is here, attempt counted, `row.run` fresh.
+
+        Of several claimers of one row exactly one gets it. Entries that are neither in `rows` nor in `later` need no care any more.
+        """
+
+    @abstractmethod
+    def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
+        """Writes the verdict of run number `attempt` down and gives the state it led to; SCHEDULED: the row must be armed.
+
+        None: that run was settled before, and nothing was written. An `Again` becomes CANCELLED where `cancel` was asked for meanwhile, and FAILED where a newer job took the key.
+        """
+
+    @abstractmethod
+    def hand_back(self, rows: Iterable[Row]) -> list[Row]:
+        """RUNNING -> SCHEDULED for claimed rows that were not started, their attempt uncounted."""
+
+    @abstractmethod
+    def cancel(self, ref: Ref) -> Row | None:
+        """SCHEDULED, PAUSED or UNRESOLVABLE -> CANCELLED; the row, or None. A running one is asked to stop and gets no other attempt."""
+
+    @abstractmethod
+    def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
+        """Due moment to now + `delay` (None: its own). Gives the row and whether it must be armed (it is due earlier than before)."""
+
+    @abstractmethod
+    def reschedule(self, ref: Ref, due: float, wall: float | None) -> Row | None:
+        """A new due moment for a waiting job (`wall`: on the wall clock); the row must be armed unless it is paused."""
+
+    @abstractmethod
+    def pause(self, ref: Ref) -> Row | None:
+        """SCHEDULED -> PAUSED."""
+
+    @abstractmethod
+    def resume(self, ref: Ref) -> Row | None:
+        """PAUSED -> SCHEDULED; the row must be armed."""
+
+    @abstractmethod
+    def retry(self, ref: Ref) -> Row | None:
+        """FAILED, MISSED or INTERRUPTED -> SCHEDULED, due now. None also where another live job holds its key."""
+
+    @abstractmethod
+    def reanchor(self) -> list[Entry]:
+        """After a step of the wall clock: entries of wall-clock jobs, due moments derived anew, to be armed."""
+
+    @abstractmethod
+    def window(self, until: float) -> list[Entry]:
+        """Entries of all SCHEDULED rows due before `until`, for a room that starts."""
+
+    @abstractmethod
+    def get(self, ref: Ref) -> ScheduledJob | None:
+        """A picture of the job, ended ones included while history keeps them."""
+
+    @abstractmethod
+    def find(self, query: Query) -> list[ScheduledJob]:
+        """A page in order of id."""
+
+    @abstractmethod
+    def ids(self, query: Query) -> list[int]:
+        """The ids of all that match, without pictures; `limit` does not count."""
+
+    @abstractmethod
+    def counts(self) -> Counts:
+        """Kept while writing: costs the same whatever waits."""

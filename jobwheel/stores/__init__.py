@@ -1,0 +1,1 @@
+"""Members of the store seam, one file each."""

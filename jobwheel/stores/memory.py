@@ -1,0 +1,444 @@
+"""The memory store: rows in dictionaries, gone with the process. The row itself is the entry that rooms hold.
+
+Promises: every method is atomic and none waits for another thread longer than a few instructions, but for keys that several
+threads fight over. Adding, cancelling, touching, claiming and settling take no lock that all threads share.
+Relies on: a single `dict` and `deque` operation being atomic, `del row.token` succeeding for one thread only (`Row`).
+Not promised: a picture of several rows at one instant; `find` may miss a row that moves while it looks.
+
+How a row changes hands: whoever takes its token decides. A claim leaves it taken and sets RUNNING, a cancel sets CANCELLED; a touch
+gives it back. The end of a run is decided by `running.pop(id)`, which gives the row to one settler. A key is taken by `setdefault`
+and freed, or passed from an old row to a new one, under one of 64 locks chosen by the key: two threads meet there only if
+their keys do, and never while adding with a key of their own.
+"""
+
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from typing import ClassVar
+
+from jobwheel.clock import Clock
+from jobwheel.errors import BadValue, JobExists, TooManyPending
+from jobwheel.job import JobContext
+from jobwheel.kind import Kind
+from jobwheel.row import Entry, Row, ScheduledJob, Terms, snapshot
+from jobwheel.settings import Settings
+from jobwheel.state import ENDED, State
+from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store
+from jobwheel.stores.history import Ended, History
+from jobwheel.verdict import Again, Failed, Succeeded, Verdict
+
+SCHEDULED, PAUSED, RUNNING, CANCELLED = State.SCHEDULED, State.PAUSED, State.RUNNING, State.CANCELLED
+REVIVABLE = frozenset({State.FAILED, State.MISSED, State.INTERRUPTED})
+KEY_LOCKS = 64
+
+
+class MemoryStore(Store):
+    """See the module."""
+
+    durable: ClassVar[bool] = False
+    shared: ClassVar[bool] = False
+
+    def __init__(self, clock: Clock, settings: Settings) -> None:
+        self._clock = clock
+        self._elapsed = clock.elapsed
+        self._limit = settings.max_pending
+        self._limit_lock = threading.Lock()  # only with max_pending: counting and adding are one step
+        self._ids = itertools.count(1)
+        self._rows: dict[int, Row] = {}  # all that live: scheduled, paused, running
+        self._running: dict[int, Row] = {}
+        self._paused: dict[int, Row] = {}
+        self._keys: dict[str, Row] = {}  # the newest live row of each key
+        self._key_locks = [threading.Lock() for _ in range(KEY_LOCKS)]
+        self._limited: dict[str, set[int]] = {}  # running ids of the kinds that have a max_running
+        self._limited_lock = threading.Lock()  # counting and entering are one step, for those kinds only
+        self._history = History(settings.store.keep, settings.store.keep_days * 86400)
+
+    def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
+        if self._limit:
+            with self._limit_lock:
+                self._check_room(1, row.key)
+                return self._add(row, if_exists)
+        return self._add(row, if_exists)
+
+    def _add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
+        row.id = next(self._ids)
+        self._rows[row.id] = row
+        key = row.key
+        if key is not None and self._keys.setdefault(key, row) is not row:
+            return self._add_contended(row, key, if_exists)
+        row.token = True
+        return row, None
+
+    def _add_contended(self, row: Row, key: str, if_exists: IfExists) -> tuple[Row, Row | None]:
+        """The key is held by another row, or was a moment ago."""
+        with self._lock_of(key):
+            while (holder := self._keys.setdefault(key, row)) is not row:
+                if if_exists != "replace" and holder.state not in ENDED:
+                    self._discard(row)
+                    if if_exists == "error":
+                        raise JobExists(key, holder.id)
+                    return holder, None
+                if holder.take():
+                    self._keys[key] = row
+                    self._end(holder, CANCELLED, self._elapsed())
+                    row.token = True
+                    return row, holder
+                if holder.run is not None:
+                    holder.run.superseded = True
+                if holder.state is RUNNING or holder.state in ENDED:
+                    # The key goes to the new row; whoever ends the old one sees that it is not its own any more.
+                    self._keys[key] = row
+                # Else its attempt ended between the two looks and it is scheduled again (see `_again`): take it in the next round.
+            row.token = True
+            return row, None
+
+    def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
+        if self._limit:
+            with self._limit_lock:
+                self._check_room(len(rows), None)
+                return self._add_many(rows)
+        return self._add_many(rows)
+
+    def _add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
+        # First all that cannot fail any more, without tokens, so that nobody can claim them; conflicts that can be settled come after.
+        contended: list[tuple[int, Row, IfExists]] = []
+        for number, (row, if_exists) in enumerate(rows):
+            row.id = next(self._ids)
+            self._rows[row.id] = row
+            if row.key is not None and self._keys.setdefault(row.key, row) is not row:
+                contended.append((number, row, if_exists))
+                if if_exists == "error" and (holder := self._keys.get(row.key)) is not None and holder.state not in ENDED:
+                    for added, _ in rows[: number + 1]:
+                        self._discard(added)
+                    raise JobExists(row.key, holder.id)
+        waiting = {row.id for _, row, _ in contended}
+        for row, _ in rows:
+            if row.id not in waiting:
+                row.token = True
+        answers: list[tuple[Row, Row | None]] = [(row, None) for row, _ in rows]
+        for number, row, if_exists in contended:
+            assert row.key is not None
+            answers[number] = self._add_contended(row, row.key, "replace" if if_exists == "error" else if_exists)
+        return answers
+
+    def _check_room(self, wanted: int, key: str | None) -> None:
+        waiting = len(self._rows) - len(self._running)
+        if key is not None and (holder := self._keys.get(key)) is not None and holder.state is not RUNNING:
+            waiting -= 1  # it takes the place of the one it replaces, or is not added at all
+        if waiting + wanted > self._limit:
+            raise TooManyPending(self._limit)
+
+    def _discard(self, row: Row) -> None:
+        """Takes back a row that never got its token."""
+        row.state = CANCELLED
+        row.job = None
+        self._rows.pop(row.id, None)
+        self._free_key(row)
+
+    def claim(self, entries: Sequence[Entry]) -> Claim:
+        rows: list[Row] = []
+        later: list[Entry] = []
+        held: list[tuple[str, Entry]] = []
+        now = self._elapsed()
+        running = self._running
+        row: Row
+        for row in entries:  # type: ignore[assignment]
+            try:
+                del row.token
+            except AttributeError:
+                if row.state is SCHEDULED:
+                    later.append(row)
+                continue
+            if row.state is not SCHEDULED:
+                row.token = True
+                continue
+            kind = row.job.jobwheel_kind  # type: ignore[union-attr]
+            if row.due > now or (row.terms is not None and self._early_by_wall(row, now)):
+                row.token = True
+                later.append(row)
+            elif kind.options.max_running is not None and not self._may_run(kind, row):
+                row.token = True
+                held.append((kind.name, row))
+            else:
+                row.run = JobContext(row, kind)
+                row.attempt += 1
+                running[row.id] = row
+                row.state = RUNNING
+                rows.append(row)
+        return Claim(rows, later, held)
+
+    def _early_by_wall(self, row: Row, now: float) -> bool:
+        terms = row.terms
+        if terms is None or terms.wall is None:
+            return False
+        missing = terms.wall - self._clock.wall()
+        if missing > 0:
+            row.due = now + missing
+        return missing > 0
+
+    def _may_run(self, kind: Kind, row: Row) -> bool:
+        with self._limited_lock:
+            ids = self._limited.setdefault(kind.name, set())
+            if len(ids) >= (kind.options.max_running or 0):
+                return False
+            ids.add(row.id)
+            return True
+
+    def _leave(self, row: Row) -> bool:
+        """RUNNING is over for the row; True for exactly one caller."""
+        if self._running.pop(row.id, None) is None:
+            return False
+        if self._limited and row.run is not None and (ids := self._limited.get(row.run.kind.name)) is not None:
+            ids.discard(row.id)
+        return True
+
+    def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
+        if row.attempt != attempt or not self._leave(row):
+            return None
+        now = self._elapsed()
+        run = row.run
+        assert run is not None
+        run.ended = now
+        if type(verdict) is Succeeded:
+            run.result = verdict.result
+        elif type(verdict) is Again:
+            run.error, run.trace = verdict.error, verdict.trace
+            return self._again(row, run, now + verdict.delay)
+        else:
+            run.error = verdict.error
+            if type(verdict) is Failed:
+                run.trace = verdict.trace
+        self._end(row, verdict.state, now)
+        return verdict.state
+
+    def _again(self, row: Row, run: JobContext, due: float) -> State:
+        if row.terms is None:
+            row.terms = Terms()
+        if row.terms.delay is None:
+            row.terms.delay = row.due - row.created
+        if row.terms.nominal is None:
+            row.terms.nominal = row.due
+        row.due = due
+        # State first, then the look at the flags: `cancel` sets its flag and then looks at the state, so one of the two sees the other.
+        row.state = SCHEDULED
+        if run.cancel_asked or run.superseded:
+            self._end(row, CANCELLED if run.cancel_asked else State.FAILED, self._elapsed())
+            return row.state
+        row.token = True
+        return SCHEDULED
+
+    def hand_back(self, rows: Iterable[Row]) -> list[Row]:
+        back = []
+        for row in rows:
+            if not self._leave(row):
+                continue
+            row.attempt -= 1
+            run = row.run
+            row.state = SCHEDULED
+            if run is not None and (run.cancel_asked or run.superseded):
+                self._end(row, CANCELLED, self._elapsed())
+                continue
+            row.run = None
+            row.token = True
+            back.append(row)
+        return back
+
+    def _end(self, row: Row, state: State, now: float) -> None:
+        """The caller holds the row for good: files it under `state`, drops its job unless it can be retried, frees its key."""
+        kind = row.job.jobwheel_kind.name  # type: ignore[union-attr]
+        if state not in REVIVABLE:
+            row.job = None
+        row.state = state
+        self._history.put(row, kind, now)
+        self._rows.pop(row.id, None)
+        self._free_key(row)
+
+    def _free_key(self, row: Row) -> None:
+        key = row.key
+        if key is not None and self._keys.get(key) is row:
+            lock = self._lock_of(key)
+            with lock:
+                if self._keys.get(key) is row:
+                    del self._keys[key]
+
+    def _lock_of(self, key: str) -> threading.Lock:
+        return self._key_locks[hash(key) % KEY_LOCKS]
+
+    def _live(self, ref: Ref) -> Row | None:
+        if type(ref) is str:
+            return self._keys.get(ref)
+        return self._rows.get(ref if isinstance(ref, int) else ref.id)  # type: ignore[union-attr]
+
+    def cancel(self, ref: Ref) -> Row | None:
+        row = self._live(ref)
+        while row is not None:
+            if row.take():
+                self._paused.pop(row.id, None)
+                self._end(row, CANCELLED, self._elapsed())
+                return row
+            run = row.run
+            if row.state is not RUNNING or run is None:
+                return None
+            run.cancel_asked = True
+            if row.state is RUNNING and row.run is run:
+                return None
+            # It ended or was scheduled again between the two looks: see `_again`.
+        return None
+
+    def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
+        row = self._keys.get(ref) if type(ref) is str else self._live(ref)
+        if row is None:
+            return None
+        try:
+            del row.token
+        except AttributeError:
+            if not row.take():
+                return None
+        before = row.due
+        terms = row.terms
+        if delay is None:
+            if row.state is PAUSED or (terms is not None and (terms.wall is not None or terms.trigger is not None)):
+                row.token = True
+                raise BadValue(
+                    f"touch({ref!r}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
+                )
+            if terms is None:
+                terms = row.terms = Terms()
+            delay = terms.delay
+            if delay is None:
+                delay = terms.delay = before - row.created
+        due = self._elapsed() + delay
+        if terms is not None:
+            if terms.until is not None and due > terms.until:
+                due = terms.until
+            terms.wall = terms.nominal = None
+        row.due = due
+        row.token = True
+        return row, due < before
+
+    def reschedule(self, ref: Ref, due: float, wall: float | None) -> Row | None:
+        row = self._live(ref)
+        if row is None or not row.take():
+            return None
+        if row.terms is None:
+            row.terms = Terms()
+        if row.terms.delay is None and row.terms.wall is None:
+            row.terms.delay = row.due - row.created
+        row.terms.wall = wall
+        row.terms.nominal = None
+        row.due = due
+        row.token = True
+        return row
+
+    def pause(self, ref: Ref) -> Row | None:
+        return self._flip(ref, SCHEDULED, PAUSED)
+
+    def resume(self, ref: Ref) -> Row | None:
+        return self._flip(ref, PAUSED, SCHEDULED)
+
+    def _flip(self, ref: Ref, now: State, to: State) -> Row | None:
+        row = self._live(ref)
+        if row is None or not row.take():
+            return None
+        flipped = row.state is now
+        if flipped:
+            row.state = to
+            if to is PAUSED:
+                self._paused[row.id] = row
+            else:
+                self._paused.pop(row.id, None)
+        row.token = True
+        return row if flipped else None
+
+    def retry(self, ref: Ref) -> Row | None:
+        ended = self._ended(ref)
+        if ended is None or ended.state not in REVIVABLE or ended.row.job is None:
+            return None
+        row = ended.row
+        if not self._history.take_out(ended, self._rows):
+            return None
+        if row.key is not None and self._keys.setdefault(row.key, row) is not row:
+            self._history.put(row, ended.kind, ended.at)
+            self._rows.pop(row.id, None)
+            return None
+        row.due = self._elapsed()
+        row.state = SCHEDULED
+        row.token = True
+        return row
+
+    def reanchor(self) -> list[Entry]:
+        moved: list[Entry] = []
+        for row in list(self._rows.values()):
+            terms = row.terms
+            if terms is not None and terms.wall is not None and row.take():
+                if terms.wall is not None:
+                    row.due = self._elapsed() + terms.wall - self._clock.wall()
+                    if row.state is SCHEDULED:
+                        moved.append(row)
+                row.token = True
+        return moved
+
+    def window(self, until: float) -> list[Entry]:
+        return [row for row in list(self._rows.values()) if row.state is SCHEDULED and row.due < until]
+
+    def get(self, ref: Ref) -> ScheduledJob | None:
+        row = self._live(ref)
+        if row is not None and (job := row.job) is not None:
+            return self._picture(row, job.jobwheel_kind.name)
+        ended = self._ended(ref)
+        if ended is not None:
+            return self._picture(ended.row, ended.kind)
+        row = self._live(ref)  # revived between the two looks
+        return None if row is None or row.job is None else self._picture(row, row.job.jobwheel_kind.name)
+
+    def _ended(self, ref: Ref) -> Ended | None:
+        return self._history.get(ref if isinstance(ref, int | str) else ref.id, self._elapsed())
+
+    def _picture(self, row: Row, kind: str) -> ScheduledJob:
+        return snapshot(row, kind, self._clock.wall() - self._elapsed())
+
+    def find(self, query: Query) -> list[ScheduledJob]:
+        found = nsmallest(query.limit, self._matching(query), key=lambda match: match[0].id)
+        return [self._picture(row, kind) for row, kind in found]
+
+    def ids(self, query: Query) -> list[int]:
+        return sorted(row.id for row, _ in self._matching(query))
+
+    def _matching(self, query: Query) -> Iterable[tuple[Row, str]]:
+        seen = set()
+        for row in list(self._rows.values()):
+            job = row.job
+            if job is not None and row.id > query.after and _matches(row, job.jobwheel_kind.name, query):
+                seen.add(row.id)
+                yield row, job.jobwheel_kind.name
+        if query.states is None or query.states & ENDED:
+            for ended in self._history.all(self._elapsed()):
+                row = ended.row
+                if row.id > query.after and row.id not in seen and _matches(row, ended.kind, query):
+                    yield row, ended.kind
+
+    def counts(self) -> Counts:
+        running, paused = len(self._running), len(self._paused)
+        return Counts(
+            scheduled=max(0, len(self._rows) - running - paused),
+            paused=paused,
+            running=running,
+            ended=self._history.totals(self._elapsed()),
+        )
+
+
+def _matches(row: Row, kind: str, query: Query) -> bool:
+    if query.states is not None and row.state not in query.states:
+        return False
+    if query.kind is not None and kind != query.kind:
+        return False
+    if query.key is not None and row.key != query.key:
+        return False
+    if query.tag is not None and (row.terms is None or query.tag not in row.terms.tags):
+        return False
+    if query.text is None:
+        return True
+    error = row.run.error if row.run is not None else None
+    return query.text.lower() in f"{row.job!r} {row.key or ''} {error or ''}".lower()
+

@@ -1,0 +1,127 @@
+"""For the tests of applications: a timer whose clock is moved by hand, and which runs jobs in the calling thread.
+
+    timer, clock = manual_timer(services={"orders": orders})
+    timer.add_job(CancelUnpaidOrder(17), timedelta(minutes=15), key="order:17")
+    clock.advance(899)      # nothing
+    clock.advance(1)        # runs it, here and now
+
+The code path is that of production (checks, store, wheel, claim, runner, settle); only the threads are missing, and the time.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jobwheel.backends.manual import ManualRoom
+from jobwheel.clock import Clock
+from jobwheel.delay import seconds
+from jobwheel.engines.inline import InlineEngine
+from jobwheel.errors import UsageError
+from jobwheel.opening import find_member
+from jobwheel.settings import from_mapping
+from jobwheel.timer import Parts, TimerManager
+
+START = 1_767_225_600.0
+"""Where the wall clock of a manual timer begins: 2026-01-01T00:00Z."""
+
+
+class ManualClock:
+    """Two clocks that stand still until they are moved. One thread moves them; jobs run in it."""
+
+    def __init__(self, wall: float = START) -> None:
+        self._elapsed = 0.0
+        self._wall = wall
+        self._moving = False
+        self._pass: Callable[[], float | None] = lambda: None
+        """One pass of the timer's ticker with everything that it makes due; gives the next due moment."""
+
+    def elapsed(self) -> float:
+        """Seconds that have gone by, suspend included."""
+        return self._elapsed
+
+    def wall(self) -> float:
+        """Epoch seconds."""
+        return self._wall
+
+    def advance(self, secs: float) -> None:
+        """Moves both clocks on and runs what falls due, each job with the clock at its due moment, the end included.
+
+        Jobs that are added by jobs run in the same advance if they fall due in it.
+        """
+        self._move(lambda: self._walk(self._elapsed + seconds(secs, "advance")))
+
+    def set_wall(self, dt: float) -> None:
+        """Steps the wall clock alone by `dt` seconds, forward or back, as an operator or NTP does; then one pass."""
+        self._move(lambda: self._shift(0.0, dt))
+
+    def suspend(self, secs: float) -> None:
+        """The machine sleeps: both clocks move on at once, and one pass catches up."""
+        self._move(lambda: self._shift(seconds(secs, "suspend"), secs))
+
+    def freeze(self, secs: float) -> None:
+        """The process stalls: time goes by without a tick, and one pass catches up."""
+        self.suspend(secs)
+
+    def _move(self, how: Callable[[], None]) -> None:
+        if self._moving:
+            raise UsageError("the clock is being moved already: a job cannot move the clock that it runs by")
+        self._moving = True
+        try:
+            how()
+        finally:
+            self._moving = False
+
+    def _shift(self, elapsed: float, wall: float) -> None:
+        self._elapsed += elapsed
+        self._wall += wall
+        self._walk(self._elapsed)
+
+    def _walk(self, end: float) -> None:
+        offset = self._wall - self._elapsed
+        due = self._pass()
+        while due is not None and due <= end:
+            # A moment that has passed already stands for "now": what comes late must not turn the clock back.
+            self._elapsed = max(self._elapsed, due)
+            self._wall = self._elapsed + offset
+            due = self._pass()
+        self._elapsed = max(self._elapsed, end)
+        self._wall = self._elapsed + offset
+        self._pass()
+
+
+def manual_timer(*, services: object = None, **settings: Any) -> tuple[TimerManager, ManualClock]:
+    """A started timer without threads, and its clock. It runs nothing by itself, not even a job without a delay.
+
+    Args:
+        services: as for `open_timer`.
+        settings: the sections of the configuration as dicts: `manual_timer(store={"keep": 10}, max_pending=3)`.
+            The store is the memory store unless told; `backend="apscheduler"` is refused.
+
+    Listeners of `timer.on` run in the calling thread too.
+    """
+    checked = from_mapping(settings)
+    if checked.backend != "wheel":
+        raise UsageError(f"backend={checked.backend!r} has a clock of its own that nobody can move by hand; manual_timer has the wheel")
+    clock = ManualClock()
+    parts = Parts(clock, find_member("store.kind", checked.store.kind), ManualRoom, InlineEngine)
+    timer = TimerManager(parts, checked, services=services, inline_events=True)
+    timer.start()
+    clock._pass = lambda: _pass(timer, clock)
+    return timer, clock
+
+
+def _pass(timer: TimerManager, clock: Clock) -> float | None:
+    """Ticks and runs until nothing is due at this moment; gives the next due moment."""
+    while (session := timer.session) is not None:
+        room, engine = session.room, session.engine
+        assert isinstance(room, ManualRoom) and isinstance(engine, InlineEngine)
+        room.ticker.pass_()
+        session.dispatcher.pump()
+        engine.run_all()
+        due = room.ticker.wheel.next_due()
+        if room.ticker.inbox or (due is not None and due <= clock.elapsed()):
+            continue
+        return due
+    return None
+
+
+__all__ = ["ManualClock", "manual_timer"]

@@ -1,0 +1,429 @@
+"""TimerManager: the door. It checks what it is asked, passes it on to the store, and lets the waiting room know.
+
+It knows the three contracts (store, waiting room, engine) and no member of them by name, and nothing of Flask or of containers.
+Somewhat long, because it is the whole public face; each method is a few lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+from jobwheel.codec import check_storable
+from jobwheel.delay import seconds
+from jobwheel.errors import BadType, BadValue, UsageError, WaitTimeout
+from jobwheel.events import Event, Hub, JobAdded, JobCancelled
+from jobwheel.job import IJob
+from jobwheel.kind import registered_kinds
+from jobwheel.lifecycle import Lifecycle, Parts, Session
+from jobwheel.order import Delay, OrderDesk, check_ref, query, wall_seconds
+from jobwheel.row import Row, ScheduledJob, snapshot
+from jobwheel.runner import Scope
+from jobwheel.services import as_services
+from jobwheel.settings import Settings
+from jobwheel.state import State
+from jobwheel.stats import Health, Stats
+from jobwheel.store import IfExists, Ref
+
+log = logging.getLogger("jobwheel")
+
+E = TypeVar("E", bound=Event)
+WAITING = frozenset({State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE})
+POLL = 1.0
+"""Seconds between two looks of `wait`, for the case that another process ends the job."""
+
+
+class TimerManager:
+    """Runs jobs later, or in the background. Safe from any number of threads; usually one for an application.
+
+    Make it with `jobwheel.open_timer`. Adding, cancelling and asking work on a timer that was never started; jobs run only while
+    it is started. A context manager: entering starts it, leaving shuts it down.
+    """
+
+    def __init__(self, parts: Parts, settings: Settings, *, services: object = None, inline_events: bool = False) -> None:
+        self.settings = settings
+        self._clock = parts.clock
+        self._elapsed = parts.clock.elapsed
+        self._wall = parts.clock.wall
+        found = as_services(services)
+        self._orders = OrderDesk(parts.clock, found)
+        self._hub = Hub(inline_events)
+        self._waits: dict[int, list[threading.Event]] = {}
+        self._waits_lock = threading.Lock()  # guards _waits
+        self._life = Lifecycle(parts, settings, found, self._hub, self._ended)
+
+    # --- adding ---
+
+    def add_job(
+        self,
+        job: IJob,
+        delay: Delay | None = None,
+        *,
+        at: datetime | None = None,
+        trigger: Any = None,
+        key: str | None = None,
+        if_exists: IfExists = "replace",
+        priority: int | None = None,
+        tags: Iterable[str] = (),
+        max_wait: Delay | None = None,
+    ) -> ScheduledJob:
+        """Schedules `job`; it starts at its due moment or after it, never before.
+
+        Args:
+            job: an instance of an `IJob` subclass.
+            delay: seconds (int, float) or timedelta from now. Without `delay`, `at` and `trigger`, and with 0: as soon as a worker is free.
+            at: an aware datetime; one in the past runs now, and its lateness counts from `at`. It follows steps of the wall clock.
+            trigger: for recurring jobs.
+            key: at most one scheduled or paused job has it; by it `cancel`, `touch` and the rest find the job.
+            if_exists: what to do when a job has the key. "replace": that one is cancelled. "keep": that one stays and is returned.
+                "error": `JobExists`. One that runs already is not stopped; "replace" only denies it further attempts.
+            priority: larger first, where workers are scarce; default the kind's.
+            tags: texts to find and cancel by.
+            max_wait: seconds or timedelta; `touch` postpones the job no further than this long after now.
+
+        Returns:
+            A picture of the job that now holds: the new one, or the old one with "keep".
+
+        Raises:
+            BadValue (a ValueError), BadType (a TypeError), UsageError: an argument is wrong; nothing was added.
+            JobExists, TooManyPending, StoreError: nothing was added.
+        """
+        life = self._life
+        if life.forked:
+            self.start()
+        row = self._orders.row(job, delay, at, trigger, key, if_exists, priority, tags, max_wait)
+        store = life.store
+        if store.durable:
+            check_storable(job)
+        held, replaced = store.add(row, if_exists)
+        return self._added(row, held, replaced, job)
+
+    def add_jobs(self, jobs: Iterable[tuple[IJob, Delay | None] | Mapping[str, Any]]) -> list[ScheduledJob]:
+        """Schedules many at once: all of them or, when it raises, none. Each is a pair (job, delay) or a dict with `add_job`'s names."""
+        if self._life.forked:
+            self.start()
+        orders: list[tuple[Row, IfExists]] = []
+        for number, order in enumerate(jobs):
+            try:
+                given: dict[str, Any] = dict(order) if isinstance(order, Mapping) else dict(zip(("job", "delay"), order, strict=True))
+                orders.append((self._orders.row(**given), given.get("if_exists", "replace")))
+                if self._life.store.durable:
+                    check_storable(given["job"])
+            except (UsageError, TypeError, ValueError) as error:
+                named = type(error) if isinstance(error, UsageError) else BadType
+                raise named(f"order number {number} of add_jobs: {error}; nothing was added") from error
+        added = self._life.store.add_many(orders)
+        return [self._added(row, held, replaced, row.job) for (row, _), (held, replaced) in zip(orders, added, strict=True)]
+
+    def _added(self, row: Row, held: Row, replaced: Row | None, job: IJob | None) -> ScheduledJob:
+        """The row exists: arm it, tell who wants to know, and picture it."""
+        life = self._life
+        if replaced is not None:
+            life.disarm(replaced)
+            self._tell_cancelled(replaced)
+        now = self._elapsed()
+        kept = held is not row
+        kind = (held.job or job).jobwheel_kind.name  # type: ignore[union-attr]
+        picture = snapshot(held, kind, self._wall() - now)
+        if kept:
+            return picture
+        if row.due <= now:
+            life.arm_now(row)
+        else:
+            session = life.session
+            if session is not None:
+                session.room.arm(row)
+        if not self._hub.silent and self._hub.wants(JobAdded):
+            self._hub.emit(JobAdded(picture))
+        return picture
+
+    # --- changing ---
+
+    def cancel(self, ref: Ref) -> bool:
+        """True: the job waited, and now it will never run. False: it is unknown or ended, or it runs.
+
+        A running one is asked to stop (`ctx.cancel_requested`) and gets no further attempt.
+        """
+        life = self._life
+        if life.forked:
+            self.start()
+        row = life.store.cancel(ref if type(ref) is str else check_ref(ref))
+        if row is None:
+            return False
+        session = life.session
+        if session is not None:
+            session.room.disarm(row)
+        self._tell_cancelled(row)
+        return True
+
+    def cancel_all(self, *, tag: str | None = None, kind: str | type[IJob] | None = None) -> int:
+        """Cancels every waiting job with this tag and of this kind (None: any); how many it were. Running ones are left alone."""
+        return sum(self.cancel(id) for id in self._life.store.ids(query(WAITING, kind, tag, None, None, None, 1)))
+
+    def touch(self, ref: Ref, delay: Delay | None = None) -> bool:
+        """Puts a waiting job off to now + its own delay (or `delay`), at most to its `max_wait`. False: it does not wait any more.
+
+        A started, ended or cancelled job is never brought back. A paused job stays paused, with the new due moment.
+
+        Raises:
+            BadValue: no `delay` for a job that has none of its own: added with `at`, recurring, or paused.
+        """
+        life = self._life
+        if life.forked:
+            self.start()
+        if delay is not None:
+            delay = seconds(delay)
+        touched = life.store.touch(ref if type(ref) is str else check_ref(ref), delay)
+        if touched is None:
+            return False
+        if touched[1]:
+            life.arm(touched[0])
+        return True
+
+    def reschedule(self, ref: Ref, delay: Delay | None = None, *, at: datetime | None = None) -> bool:
+        """Gives a waiting job another due moment, earlier or later. False: it does not wait any more."""
+        if (delay is None) == (at is None):
+            raise BadValue("reschedule: give either delay or at=")
+        now = self._elapsed()
+        if at is None:
+            assert delay is not None
+            return self._move(ref, now + seconds(delay), None)
+        wall = wall_seconds(at, self._wall())
+        return self._move(ref, now + wall - self._wall(), wall)
+
+    def run_now(self, ref: Ref) -> bool:
+        """Lets a waiting job run as soon as a worker is free; a paused one is resumed for it. False: it does not wait."""
+        if not self._move(ref, self._elapsed(), None):
+            return False
+        self.resume(ref)
+        return True
+
+    def _move(self, ref: Ref, due: float, wall: float | None) -> bool:
+        row = self._use().store.reschedule(check_ref(ref), due, wall)
+        if row is not None and row.state is State.SCHEDULED:
+            self._life.arm(row)
+        return row is not None
+
+    def retry(self, ref: Ref) -> bool:
+        """Lets a failed, missed or interrupted job run once more, now. False: it is none of these, or another job has its key."""
+        row = self._use().store.retry(check_ref(ref))
+        if row is None:
+            return False
+        self._life.arm_now(row)
+        return True
+
+    def pause(self, ref: Ref) -> bool:
+        """Holds a scheduled job back until `resume`. False: it is not scheduled."""
+        row = self._use().store.pause(check_ref(ref))
+        if row is None:
+            return False
+        self._life.disarm(row)
+        return True
+
+    def resume(self, ref: Ref) -> bool:
+        """Lets a paused job wait for its due moment again; one that has passed means now. False: it is not paused."""
+        row = self._use().store.resume(check_ref(ref))
+        if row is None:
+            return False
+        self._life.arm(row)
+        return True
+
+    def pause_all(self) -> None:
+        """Nothing is started any more until `resume_all`; what falls due waits. Running jobs go on."""
+        self._use().set_paused(True)
+
+    def resume_all(self) -> None:
+        """Ends `pause_all`; what fell due meanwhile runs now."""
+        self._use().set_paused(False)
+
+    # --- asking ---
+
+    def get(self, ref: Ref) -> ScheduledJob | None:
+        """A picture of the job as it is now, ended ones too while history keeps them; None if it is unknown."""
+        return self._use().store.get(check_ref(ref))
+
+    def find(
+        self,
+        *,
+        state: State | str | Iterable[State | str] | None = None,
+        kind: str | type[IJob] | None = None,
+        tag: str | None = None,
+        key: str | None = None,
+        text: str | None = None,
+        after: ScheduledJob | int | None = None,
+        limit: int = 100,
+    ) -> list[ScheduledJob]:
+        """Jobs that match all that is given, in order of id; the next page is `find(..., after=page[-1])`.
+
+        `text` is looked for in the job's data, its key and its error, whatever the case of letters. `limit` has no upper bound.
+        """
+        return self._use().store.find(query(state, kind, tag, key, text, after, limit))
+
+    def wait(self, ref: Ref, timeout: float | None = None) -> ScheduledJob:
+        """Waits until the job has ended and gives its last picture.
+
+        Raises:
+            WaitTimeout (a TimeoutError): it has not ended within `timeout` seconds.
+            UsageError: called inside a job, where it could wait for itself for ever; no such job; or nothing runs jobs here.
+        """
+        session = self._use().session
+        if session is not None and session.engine.inside_run():
+            raise UsageError("wait() inside a job would hold a worker that the other job may need; let that job add the next one instead")
+        limit = None if timeout is None else time.monotonic() + seconds(timeout, "timeout")
+        job = self.get(ref)
+        if job is None:
+            raise UsageError(f"wait({ref!r:.80}): there is no such job, or history has forgotten it (store.keep, store.keep_days)")
+        ended = threading.Event()
+        with self._waits_lock:
+            self._waits.setdefault(job.id, []).append(ended)
+        try:
+            return self._wait_for(job.id, ended, limit)
+        finally:
+            with self._waits_lock:
+                waiting = self._waits[job.id]
+                waiting.remove(ended)
+                if not waiting:
+                    del self._waits[job.id]
+
+    def _wait_for(self, id: int, ended: threading.Event, limit: float | None) -> ScheduledJob:
+        last: ScheduledJob | None = None
+        while True:
+            job = self._life.store.get(id)
+            if job is None and last is not None:
+                raise UsageError(f"wait: job {id} ended, and history has forgotten it already (store.keep is too small)")
+            if job is not None and job.state.ended:
+                return job
+            last = job or last
+            if limit is None and self._life.session is None and not self._life.store.shared:
+                raise UsageError(f"wait: job {id} waits in a timer that is not started, so it would wait for ever; call start()")
+            left = POLL if limit is None else min(POLL, limit - time.monotonic())
+            if left <= 0:
+                raise WaitTimeout(f"job {id} is still {job.state if job else 'unknown'} after the timeout; it goes on")
+            ended.wait(left)
+
+    def stats(self) -> Stats:
+        """Counts, at one moment; costs the same whatever waits."""
+        life = self._use()
+        counts = life.store.counts()
+        ended = {state.value: count for state, count in counts.ended.items()}
+        session = life.session
+        if session is None:
+            return Stats(counts.scheduled, counts.paused, counts.running, counts.unresolvable, **ended)
+        engine = session.engine.health()
+        return Stats(
+            counts.scheduled, counts.paused, counts.running, counts.unresolvable, **ended,
+            overdue=len(session.dispatcher.backlog), threads=engine.threads, busy=engine.busy, queued=engine.queued, hung=engine.hung,
+        )  # fmt: skip
+
+    def health(self) -> Health:
+        """Whether the timer does its work; `problems` says in words what is wrong."""
+        life = self._use()
+        session = life.session
+        if session is None:
+            waiting = life.store.counts().scheduled
+            problem = f"{waiting} jobs wait in a timer that is not started: call start(), or give it to jobwheel.flask.JobWheel"
+            return Health(problems=(problem,) if waiting else (), paused=life.paused)
+        return session.health(life.paused, self._elapsed(), self._hub.dropped)
+
+    def on(self, event_type: type[E], listener: Callable[[E], None]) -> None:
+        """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own."""
+        if not (isinstance(event_type, type) and issubclass(event_type, Event)):
+            raise BadType(f"on({event_type!r}, ...): a class of jobwheel.events, for example events.JobFailed, or events.Event for all")
+        if not callable(listener):
+            raise BadType(f"on(..., {listener!r}): the listener is called with the event, so it must be callable")
+        self._hub.on(event_type, listener)
+
+    # --- running ---
+
+    def start(self) -> None:
+        """Starts the threads; jobs run from here on. Does nothing if it is started.
+
+        Raises:
+            UsageError: a job kind of the modules in `jobs` asks for a service that is not there, or no thread could be started.
+        """
+        for kind in registered_kinds():
+            module = kind.job_class.__module__
+            if any(module == own or module.startswith(own + ".") for own in self.settings.jobs):
+                self._orders.check_services(kind)
+        if self._life.start():
+            kept = "" if self._life.store.durable else "; jobs are kept in memory and end with this process"
+            log.info("jobwheel started (%s, %s)%s", self.settings.backend, self.settings.store.kind, kept)
+
+    def shutdown(self, timeout: Delay = 5.0) -> list[int]:
+        """Stops: nothing new is started, what was claimed and not started waits again, running jobs get `timeout` seconds to end.
+
+        Returns:
+            The ids of jobs that still run, sorted. They go on and are settled when they end. From inside a job it returns at once.
+        """
+        left = self._life.shutdown(seconds(timeout, "timeout"))
+        if left:
+            log.warning("jobwheel stopped while %d jobs still run: %s", len(left), ", ".join(map(str, left)))
+        return left
+
+    def __enter__(self) -> TimerManager:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.shutdown()
+
+    @property
+    def started(self) -> bool:
+        """True between `start` and `shutdown`."""
+        return self._life.session is not None
+
+    @property
+    def session(self) -> Session | None:
+        """The parts that live while it is started; for `jobwheel.testing` and for pictures of the inside."""
+        return self._life.session
+
+    @property
+    def scope(self) -> Scope | None:
+        """A callable that is given each run's `JobContext` and gives a context manager, entered around the run; None for none.
+
+        `jobwheel.flask` sets it to push the app context.
+        """
+        return self._life.scope
+
+    @scope.setter
+    def scope(self, scope: Scope | None) -> None:
+        self._life.set_scope(scope)
+
+    def _use(self) -> Lifecycle:
+        """Every use passes here, so that a forked child of a started timer starts at its first one."""
+        if self._life.forked:
+            self.start()
+        return self._life
+
+    def _tell_cancelled(self, row: Row) -> None:
+        if self._waits:
+            self._ended(row.id)
+        if not self._hub.silent and self._hub.wants(JobCancelled):
+            job = self._life.store.get(row.id)
+            if job is not None:
+                self._hub.emit(JobCancelled(job))
+
+    def _ended(self, id: int) -> None:
+        if self._waits:
+            with self._waits_lock:
+                waiting = list(self._waits.get(id, ()))
+            for ended in waiting:
+                ended.set()
+
+    def __copy__(self) -> TimerManager:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimerManager:
+        # dependency-injector copies what it is given; there must be one timer all the same.
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a TimerManager is not picklable: it holds threads. Let each process make its own with open_timer()")
+
+
+__all__ = ["Parts", "TimerManager"]

@@ -1,0 +1,294 @@
+"""The timing wheel: a structure that takes entries with a due moment and gives them back, in order, when time has come.
+
+No thread, no clock, no lock, no callback: the caller says what time it is, and one thread at a time may call it (the
+ticker does). Adding and cancelling cost O(1) whatever waits; advancing costs what is due.
+
+**A worked example**: `Wheel(slots=4, tick_length=1.0, now=0.0)`. A moment's *tick* is `floor(due / tick_length)`, its *turn*
+`tick // slots`, its slot `tick % slots`. Ticks are absolute, so nothing counts rounds. Insert a (due 1.7), b (1.2), c (3.0),
+d (5.5), e (9.0):
+
+    hand 0, turn 0    this turn:  0:-   1:a,b  2:-  3:c      next turn:  0:-  1:d  2:-  3:-      beyond:  turn 2: e
+    advance(1.2)      slot 1 is opened and put in order: b (1.2), a (1.7);  gives [b]
+    advance(1.7)      gives [a]; b and a never shared more than a slot, and each left at its own moment
+    advance(4.0)      the hand enters turn 1; gives [c]
+                      this turn:  0:-   1:d    2:-  3:-      next turn:  0:-  1:e  2:-  3:-      beyond:  nothing
+    cancel(d)         True; d's object is free at once, its place is only a dead reference
+    e.due = 10.5      a lazy touch: nothing moves now
+    advance(9.9)      slot 1 of turn 2 is opened, e is found to be due later and is put into slot 2;  gives []
+    advance(12.0)     gives [e]: a pause over several slots is caught up in order
+
+What is due beyond the next turn waits per turn in one list and moves into the ring once, during the turn before, a
+piece with each advance. Dead references (of cancelled and moved entries) never outnumber the live ones of their slot by
+more than a constant: a slot that is more than half dead is rebuilt.
+
+Not promised: thread-safety, and order between entries that were touched to the same moment.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from jobwheel.errors import BadValue
+from jobwheel.row import Entry
+
+E = TypeVar("E", bound=Entry)
+
+PIECE = 256
+"""Entries moved from beyond into the ring with one advance, at least; about 0.1 ms of work."""
+FEW = 32
+"""Dead references that a slot may hold whatever its size."""
+
+_due = attrgetter("due")
+
+
+class Slot(list[E]):
+    """The entries of one tick (or of one turn beyond the ring), in order of arrival. `dead` of them are not here any more."""
+
+    __slots__ = ("dead",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead = 0
+
+
+class Wheel(Generic[E]):
+    """A ring of `slots` slots, each `tick_length` seconds wide, standing at the moment `now`.
+
+    Raises:
+        BadValue: less than one slot, or a tick that is not a positive, finite number of seconds.
+    """
+
+    def __init__(self, slots: int = 3600, tick_length: float = 1.0, now: float = 0.0) -> None:
+        if slots < 1:
+            raise BadValue(f"a wheel of {slots} slots: it needs at least 1")
+        if not 0 < tick_length < inf:
+            raise BadValue(f"a tick of {tick_length} seconds: it must be more than 0 and finite")
+        self.slots = slots
+        self.tick_length = tick_length
+        self.pending = 0
+        """Entries inserted and neither given back nor cancelled; exact."""
+        self._hand = int(now // tick_length)
+        self._turn = self._hand // slots
+        self._ring: list[Slot[E] | None] = [None] * slots
+        self._next_ring: list[Slot[E] | None] = [None] * slots
+        self._ticks: list[int] = []  # heap: every tick that has a slot in the two rings
+        self._beyond: dict[int, Slot[E]] = {}  # by turn; while a turn is here, what is new for it comes here too (FIFO)
+        self._turns: list[int] = []  # heap: the keys of _beyond
+        self._moved = 0  # how much of the next turn's list has moved in
+        self._open: Slot[E] = Slot()  # only a mark: the place of what is in _run or _late
+        self._run: list[tuple[float, int, E]] = []  # the opened slots' entries in order ...
+        self._at = 0  # ... from here on
+        self._late: list[tuple[float, int, E]] = []  # heap: what came for an opened slot
+        self._order = count()
+
+    def insert(self, entry: E) -> None:
+        """Puts `entry` at its due moment; one that is here already moves there. Past moments come with the next advance."""
+        place = entry.place
+        if place is None:
+            self.pending += 1
+        else:
+            place.dead += 1  # type: ignore[attr-defined]
+        self._put(entry)
+
+    def cancel(self, entry: E) -> bool:
+        """Takes `entry` out. False if it is not here: cancelled or given back already."""
+        place = entry.place
+        if place is None:
+            return False
+        entry.place = None
+        self.pending -= 1
+        place.dead += 1  # type: ignore[attr-defined]
+        self._tidy(place)  # type: ignore[arg-type]
+        return True
+
+    def advance(self, now: float) -> list[E]:
+        """Gives back what is due at or before `now`, in order of due moment, first in first out on equal ones.
+
+        Every slot between the last advance and `now` is visited, however long that is; a `now` before the last one gives nothing new.
+        """
+        target = int(now // self.tick_length)
+        if target > self._hand:
+            self._roll(target)
+        if self._moving() is not None:
+            self._move_piece()
+        return self._take(now)
+
+    def next_due(self) -> float | None:
+        """A moment at or before the next due one: exact within the opened slot, else where the next slot begins. None: nothing waits."""
+        moments = []
+        if self._at < len(self._run):
+            moments.append(self._run[self._at][0])
+        if self._late:
+            moments.append(self._late[0][0])
+        if moments:
+            return min(moments)
+        if self._ticks:
+            return self._ticks[0] * self.tick_length
+        return self._turns[0] * self.slots * self.tick_length if self._turns else None
+
+    @property
+    def dead(self) -> int:
+        """References that stay behind of cancelled and moved entries."""
+        return self._references() - self.pending
+
+    def loads(self) -> Iterator[tuple[int, int]]:
+        """(tick, how many) for each tick of the two rings that something waits in, for pictures of the wheel."""
+        for turn, ring in ((self._turn, self._ring), (self._turn + 1, self._next_ring)):
+            for index, slot in enumerate(ring):
+                if slot and len(slot) > slot.dead:
+                    yield turn * self.slots + index, len(slot) - slot.dead
+
+    def _put(self, entry: E) -> None:
+        due = entry.due
+        tick = int(due // self.tick_length)
+        if tick <= self._hand:
+            entry.place = self._open
+            heappush(self._late, (due, next(self._order), entry))
+            return
+        turn = tick // self.slots
+        slot = self._beyond.get(turn)
+        if slot is None:
+            if turn > self._turn + 1:
+                slot = self._beyond[turn] = Slot()
+                heappush(self._turns, turn)
+            else:
+                slot = self._slot(tick, turn)
+        slot.append(entry)
+        entry.place = slot
+
+    def _slot(self, tick: int, turn: int) -> Slot[E]:
+        ring = self._ring if turn == self._turn else self._next_ring
+        index = tick - turn * self.slots
+        slot = ring[index]
+        if slot is None:
+            slot = ring[index] = Slot()
+            heappush(self._ticks, tick)
+        return slot
+
+    def _roll(self, target: int) -> None:
+        """Moves the hand to `target`; all it passes is opened."""
+        self._hand = target
+        target_turn = target // self.slots
+        while self._turn < target_turn:
+            self._open_until(min(target, (self._turn + 1) * self.slots - 1))
+            self._enter(self._turn + 1)
+            if not self._ticks and self._moving() is None:
+                # Nothing in either ring: an empty stretch costs nothing, whatever its length.
+                stop = min(self._turns[0] - 1, target_turn) if self._turns else target_turn
+                self._turn = max(self._turn, stop)
+        self._open_until(target)
+
+    def _enter(self, turn: int) -> None:
+        while self._moving() is not None:
+            self._move_piece()
+        self._turn = turn
+        self._ring, self._next_ring = self._next_ring, self._ring  # the passed ring is all None by now
+
+    def _open_until(self, target: int) -> None:
+        while self._ticks and self._ticks[0] <= target:
+            tick = heappop(self._ticks)
+            index = tick % self.slots
+            slot = self._ring[index]
+            assert slot is not None
+            self._ring[index] = None
+            self._open_slot(slot, tick)
+
+    def _open_slot(self, slot: Slot[E], tick: int) -> None:
+        """Brings the slot's live entries into exact order at the end of the run; one that was touched to a later tick moves there."""
+        opened = [(entry.due, number, entry) for number, entry in zip(self._order, slot, strict=False) if entry.place is slot]
+        if slot.dead:
+            # An entry that moved away and back is referred to twice.
+            opened = list({id(item[2]): item for item in opened}.values())
+        opened.sort()
+        end = bisect_right(opened, tick, key=self._tick_of)
+        for _, _, entry in opened[end:]:
+            self._put(entry)
+        del opened[end:]
+        for _, _, entry in opened:
+            entry.place = self._open
+        self._run += opened
+
+    def _tick_of(self, item: tuple[float, int, E]) -> int:
+        return int(item[0] // self.tick_length)
+
+    def _take(self, now: float) -> list[E]:
+        cut = bisect_right(self._run, (now, inf), self._at)  # type: ignore[type-var]
+        taken = self._run[self._at : cut]
+        self._at = cut
+        if self._at * 2 >= len(self._run):
+            del self._run[: self._at]
+            self._at = 0
+        if self._late and self._late[0][0] <= now:
+            while self._late and self._late[0][0] <= now:
+                taken.append(heappop(self._late))
+            taken.sort()
+        due: list[E] = []
+        touched = False
+        for recorded, _, entry in taken:
+            if entry.place is not self._open:
+                self._open.dead -= 1
+                continue
+            moment = entry.due
+            if moment > now:
+                self._put(entry)
+                continue
+            touched = touched or moment != recorded
+            entry.place = None
+            due.append(entry)
+        self.pending -= len(due)
+        if touched:
+            due.sort(key=_due)
+        return due
+
+    def _moving(self) -> Slot[E] | None:
+        """The list of the next turn while it has not moved into the ring."""
+        return self._beyond.get(self._turn + 1)
+
+    def _move_piece(self) -> None:
+        turn = self._turn + 1
+        waiting = self._beyond[turn]
+        # Done by the middle of this turn at the latest, if there is one advance a tick.
+        ticks_left = max(1, (turn * self.slots - self._hand) // 2)
+        end = self._moved + max(PIECE, (len(waiting) - self._moved) // ticks_left + 1)
+        for entry in waiting[self._moved : end]:
+            if entry.place is waiting:
+                tick = int(entry.due // self.tick_length)
+                if tick // self.slots == turn:
+                    slot = self._slot(tick, turn)
+                    slot.append(entry)
+                    entry.place = slot
+                else:
+                    self._put(entry)
+        self._moved = end
+        if end >= len(waiting):
+            del self._beyond[turn]
+            self._turns.remove(turn)
+            heapify(self._turns)
+            self._moved = 0
+
+    def _tidy(self, slot: Slot[E]) -> None:
+        """Rebuilds a slot that is more than half dead: what stays behind is bounded by what waits."""
+        if slot.dead <= FEW:
+            return
+        if slot is self._open:
+            if slot.dead * 2 > len(self._run) - self._at + len(self._late):
+                # An entry that moved inside the opened slot is referred to twice: the earlier reference is the one to keep.
+                items = sorted((*self._run[self._at :], *self._late), reverse=True)
+                self._run = list({id(item[2]): item for item in items if item[2].place is slot}.values())
+                self._run.sort()
+                self._at = 0
+                self._late = []
+                slot.dead = 0
+        elif slot.dead * 2 > len(slot) and slot is not self._moving():
+            slot[:] = {id(entry): entry for entry in slot if entry.place is slot}.values()
+            slot.dead = 0
+
+    def _references(self) -> int:
+        rings = sum(len(slot) for ring in (self._ring, self._next_ring) for slot in ring if slot is not None)
+        beyond = sum(len(slot) for slot in self._beyond.values())
+        moved = self._moved if self._moving() is not None else 0
+        return rings + beyond - moved + len(self._run) - self._at + len(self._late)

@@ -1,0 +1,338 @@
+"""The shop through its pages, with a timer whose time is moved by hand: what the wheel does to an order is what the customer sees."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from jobwheel import State, TimerManager
+from jobwheel.errors import StoreError
+from jobwheel.testing import manual_timer
+from web_example import create_app
+from web_example.container import ShopContainer
+from web_example.jobs import CancelUnpaidOrder, rearm, timer_key
+from web_example.orders import OrderService
+
+FROM_HERE = {"Origin": "http://localhost"}
+
+
+class Shop:
+    """One process of the shop on the file `path`, its time standing still until `pass_by`. Time starts `after` seconds later than usual."""
+
+    def __init__(self, path: Path, after: float = 0.0) -> None:
+        container = ShopContainer()
+        container.config.from_dict({"jobwheel_file": "unused", "database": str(path), "pay_within": 20.0})
+        self.timer: TimerManager
+        self.timer, self._clock = manual_timer(services=container, jobs=["web_example.jobs"])
+        self._start = self._clock.wall() - after
+        self._after = after
+        container.timer.override(self.timer)
+        container.now.override(self.now)
+        self.app = create_app(container=container)
+        self.orders: OrderService = container.orders()
+        self._container = container
+
+    def now(self) -> float:
+        # Every process starts at the same moment of 2030, so that "after" means the same for all of them.
+        return 1_900_000_000 + self._clock.wall() - self._start
+
+    def pass_by(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+    def close(self) -> None:
+        self.timer.shutdown()
+        self._container.database().close()
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path / "shop.db")
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def customer(shop: Shop) -> FlaskClient:
+    return shop.app.test_client()
+
+
+def post(client: FlaskClient, path: str, **form: str) -> TestResponse:
+    return client.post(path, data=form, headers=FROM_HERE)
+
+
+def order(client: FlaskClient, train: str = "QC 11", seat: str = "") -> int:
+    """Orders as a browser does, looking at the list first; gives back the new order's number."""
+    departure = departure_of(client, train)
+    assert post(client, f"/departures/{departure}/orders", seat=seat).status_code == 303
+    return max(states(client))
+
+
+def departure_of(client: FlaskClient, train: str) -> int:
+    page = client.get("/").text
+    return int(page[: page.index(train)].rpartition("/departures/")[2].partition('"')[0])
+
+
+def states(client: FlaskClient) -> dict[int, str]:
+    answer: dict[str, Any] = client.get("/orders.json").get_json()
+    return {each["id"]: each["state"] for each in answer["orders"]}
+
+
+def free(shop: Shop, train: str = "QC 11") -> int:
+    return next(line.free for line in shop.orders.departures() if line.departure.train == train)
+
+
+def waiting(shop: Shop) -> list[str | None]:
+    return [job.key for job in shop.timer.find(state=State.SCHEDULED)]
+
+
+def assert_refused(answer: TestResponse, status: int, *words: str) -> None:
+    assert answer.status_code == status
+    assert answer.mimetype == "text/html"
+    for word in words:
+        assert word in answer.text
+    assert "Traceback" not in answer.text
+
+
+def test_an_order_that_is_not_paid_in_time_is_cancelled_and_its_seat_is_free_again(shop: Shop, customer: FlaskClient) -> None:
+    total = free(shop)
+    number = order(customer)
+    assert states(customer) == {number: "reserved"}
+    assert free(shop) == total - 1
+    shop.pass_by(19.9)
+    assert states(customer) == {number: "reserved"}
+    shop.pass_by(0.1)
+    assert states(customer) == {number: "expired"}
+    assert free(shop) == total
+    assert "Not paid in time" in customer.get("/orders").text
+
+
+def test_a_paid_order_stays_paid_and_its_job_never_runs(shop: Shop, customer: FlaskClient) -> None:
+    number = order(customer)
+    total = free(shop)
+    job = shop.timer.get(timer_key(number))
+    assert job is not None
+    assert job.job == CancelUnpaidOrder(number)
+    answer = post(customer, f"/orders/{number}/pay")
+    assert (answer.status_code, answer.location) == (303, "/orders")
+    assert waiting(shop) == []
+    shop.pass_by(60)
+    assert states(customer) == {number: "paid"}
+    assert free(shop) == total
+    ended = shop.timer.get(job.id)
+    assert ended is None or ended.state is State.CANCELLED
+
+
+def test_a_cancelled_order_gives_its_seat_back_at_once_and_its_job_never_runs(shop: Shop, customer: FlaskClient) -> None:
+    total = free(shop)
+    number = order(customer)
+    assert post(customer, f"/orders/{number}/cancel").status_code == 303
+    assert (states(customer), waiting(shop), free(shop)) == ({number: "cancelled"}, [], total)
+
+
+def test_each_order_waits_for_its_own_moment(shop: Shop, customer: FlaskClient) -> None:
+    first = order(customer)
+    shop.pass_by(12)
+    second = order(customer)
+    assert waiting(shop) == [timer_key(first), timer_key(second)]
+    shop.pass_by(8)
+    assert states(customer) == {first: "expired", second: "reserved"}
+    shop.pass_by(12)
+    assert states(customer) == {first: "expired", second: "expired"}
+
+
+def test_an_order_is_held_on_the_timer_for_as_long_as_the_page_says(shop: Shop, customer: FlaskClient) -> None:
+    number = order(customer)
+    job = shop.timer.get(timer_key(number))
+    assert job is not None
+    assert job.due - job.created == timedelta(seconds=20)
+    answer = customer.get("/orders.json").get_json()
+    assert answer["orders"][0]["pay_by"] - answer["now"] == pytest.approx(20)
+
+
+def test_payment_after_expiry_twice_or_of_a_cancelled_order_gets_a_page_that_says_so(shop: Shop, customer: FlaskClient) -> None:
+    late, twice, gone = order(customer), order(customer), order(customer)
+    post(customer, f"/orders/{twice}/pay")
+    post(customer, f"/orders/{gone}/cancel")
+    shop.pass_by(20.001)
+    assert_refused(post(customer, f"/orders/{late}/pay"), 410, "Too late", "nothing was charged")
+    assert_refused(post(customer, f"/orders/{twice}/pay"), 409, "Already paid", "Nothing was charged twice")
+    assert_refused(post(customer, f"/orders/{twice}/cancel"), 409, "Already paid")
+    assert_refused(post(customer, f"/orders/{gone}/pay"), 409, "Already cancelled")
+    assert states(customer) == {late: "expired", twice: "paid", gone: "cancelled"}
+
+
+def test_a_seat_that_is_taken_and_a_train_that_is_full_get_a_page_that_says_so(shop: Shop, customer: FlaskClient) -> None:
+    departure = departure_of(customer, "QC 99")
+    seats = [seat.id for seat, _ in shop.orders.plan(departure)[1]]
+    order(customer, "QC 99", str(seats[2]))
+    assert_refused(post(customer, f"/departures/{departure}/orders", seat=str(seats[2])), 409, "seat is taken", "1C")
+    for _ in seats[1:]:
+        order(customer, "QC 99")
+    assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 409, "Sold out")
+    assert "Sold out" in customer.get("/").text
+    assert "Sold out" in customer.get(f"/departures/{departure}").text
+    assert len(waiting(shop)) == len(seats)
+    shop.pass_by(20)
+    assert free(shop, "QC 99") == len(seats)
+
+
+@pytest.mark.parametrize(
+    "path", ["/departures/999/orders", f"/departures/{10**30}/orders", "/orders/999/pay", f"/orders/{10**30}/cancel", "/orders/x/pay"]
+)
+def test_what_does_not_exist_cannot_be_ordered_paid_or_cancelled(customer: FlaskClient, path: str) -> None:
+    assert_refused(post(customer, path), 404)
+
+
+@pytest.mark.parametrize("seat", ["999999", "0", "-1", "1.5", "x", "²", "9" * 40, " 1"])
+def test_a_seat_that_does_not_exist_is_refused_and_nothing_is_ordered(shop: Shop, customer: FlaskClient, seat: str) -> None:
+    assert_refused(post(customer, f"/departures/{departure_of(customer, 'QC 11')}/orders", seat=seat), 404, "No such seat")
+    assert shop.orders.reserved() == []
+    assert waiting(shop) == []
+
+
+def test_unknown_pages_and_wrong_methods_get_the_shops_own_page(customer: FlaskClient) -> None:
+    for path in ("/nowhere", "/departures/999", f"/departures/{10**30}"):
+        assert_refused(customer.get(path), 404, "Quiet Coach")
+    assert_refused(customer.get("/orders/1/pay"), 405, "Quiet Coach")
+
+
+def test_an_order_of_someone_else_is_not_shown_and_cannot_be_touched(shop: Shop, customer: FlaskClient) -> None:
+    number = order(customer)
+    stranger = shop.app.test_client()
+    for _ in range(2):  # once without a cookie, once with an own one
+        assert number not in states(stranger)
+        assert_refused(post(stranger, f"/orders/{number}/pay"), 404, "No such order")
+        assert_refused(post(stranger, f"/orders/{number}/cancel"), 404, "No such order")
+        order(stranger)
+    forger = shop.app.test_client()
+    forger.set_cookie("shop_customer", "")
+    assert states(forger) == {}
+    assert states(customer) == {number: "reserved"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({}, False),
+        ({"Origin": "http://localhost"}, True),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "http://localhost:8001"}, False),
+        ({"Origin": "null"}, False),
+        ({"Origin": "http://["}, False),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"}, False),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://localhost"}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+    ],
+)
+def test_only_the_shops_own_pages_may_order(shop: Shop, customer: FlaskClient, headers: dict[str, str], allowed: bool) -> None:
+    answer = customer.post(f"/departures/{departure_of(customer, 'QC 11')}/orders", data={"seat": ""}, headers=headers)
+    assert answer.status_code == (303 if allowed else 403)
+    assert len(shop.orders.reserved()) == allowed
+
+
+def test_pages_load_from_nowhere_else_and_hold_no_script_or_style_of_their_own(customer: FlaskClient) -> None:
+    order(customer)
+    for path in ("/", f"/departures/{departure_of(customer, 'QC 11')}", "/orders", "/wheel", "/nowhere"):
+        answer = customer.get(path)
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'; ")
+        assert answer.headers["Referrer-Policy"] == "same-origin"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert "://" not in answer.text
+        assert " style=" not in answer.text
+        assert "<style" not in answer.text
+        assert answer.text.count("<script") == answer.text.count('<script type="module" src="/static/')
+    assert customer.get("/static/shop.css").status_code == 200
+
+
+def test_the_cookie_is_given_with_the_first_order_and_cannot_be_read_by_scripts(customer: FlaskClient) -> None:
+    assert "Set-Cookie" not in customer.get("/").headers
+    answer = post(customer, f"/departures/{departure_of(customer, 'QC 11')}/orders", seat="")
+    assert "HttpOnly" in answer.headers["Set-Cookie"]
+    assert "SameSite=Lax" in answer.headers["Set-Cookie"]
+
+
+def test_the_wheel_page_lists_what_waits(shop: Shop, customer: FlaskClient) -> None:
+    assert "Nothing waits" in customer.get("/wheel").text
+    number = order(customer)
+    page = customer.get("/wheel").text
+    assert timer_key(number) in page
+    assert "orders.cancel_unpaid" in page
+    shop.pass_by(20)
+    assert timer_key(number) not in customer.get("/wheel").text
+
+
+@contextmanager
+def broken(timer: TimerManager, monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
+    """The timer while its store is down."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(timer, call, fails, raising=True)
+        yield
+
+
+def test_an_order_that_cannot_get_its_time_limit_is_taken_back(shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    departure, total = departure_of(customer, "QC 11"), free(shop)
+    with broken(shop.timer, monkeypatch, "add_job"):
+        assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 503, "taken back", "nothing was charged")
+    assert shop.orders.reserved() == []
+    assert free(shop) == total
+    order(customer)
+
+
+def test_a_payment_counts_though_its_job_cannot_be_cancelled(shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = order(customer)
+    with broken(shop.timer, monkeypatch, "cancel"):
+        assert post(customer, f"/orders/{number}/pay").status_code == 303
+    shop.pass_by(20)
+    assert states(customer) == {number: "paid"}
+
+
+def test_reservations_of_an_earlier_process_get_the_rest_of_their_time(tmp_path: Path) -> None:
+    before = Shop(tmp_path / "shop.db")
+    customer = before.app.test_client()
+    early = order(customer)
+    before.pass_by(15)
+    late, paid = order(customer), order(customer)
+    post(customer, f"/orders/{paid}/pay")
+    cookie = customer.get_cookie("shop_customer")
+    assert cookie is not None
+    before.close()  # 15 s on; what waited in memory is gone
+
+    after = Shop(tmp_path / "shop.db", after=25)
+    returning = after.app.test_client()
+    returning.set_cookie("shop_customer", cookie.value)
+    assert waiting(after) == []
+    returning.get("/")
+    after.pass_by(0)
+    assert states(returning) == {early: "expired", late: "reserved", paid: "paid"}
+    after.pass_by(9.9)
+    assert states(returning)[late] == "reserved"
+    after.pass_by(0.1)
+    assert states(returning) == {early: "expired", late: "expired", paid: "paid"}
+    after.close()
+
+
+def test_rearming_again_changes_nothing(shop: Shop, customer: FlaskClient) -> None:
+    order(customer)
+    jobs = shop.timer.find(state=State.SCHEDULED)
+    shop.pass_by(5)
+    assert rearm(shop.timer, shop.orders) == 1
+    assert rearm(shop.timer, shop.orders) == 1
+    assert [(job.id, job.due) for job in shop.timer.find(state=State.SCHEDULED)] == [(job.id, job.due) for job in jobs]
+
+
+def test_an_app_that_serves_nobody_touches_no_file(tmp_path: Path) -> None:
+    config = tmp_path / "shop.yml"
+    config.write_text(f"jobwheel: {{jobs: [web_example.jobs]}}\nshop: {{pay_within: 5, database: {tmp_path}/none.db}}\n")
+    app = create_app(config)
+    assert "/orders" in {str(rule) for rule in app.url_map.iter_rules()}
+    assert not (tmp_path / "none.db").exists()

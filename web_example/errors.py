@@ -1,0 +1,89 @@
+"""What the shop refuses, each with the HTTP status that fits and words for the customer. Raised by `orders`, shown by `views`."""
+
+
+class ShopError(Exception):
+    """Base of every refusal. `status` is the HTTP status of the page, `title` its headline, the message its explanation."""
+
+    status = 400
+    title = "That did not work"
+
+
+class NoSuchDeparture(ShopError):
+    status = 404
+    title = "No such departure"
+
+    def __init__(self) -> None:
+        super().__init__("This train is not in the timetable. Pick one from the departures.")
+
+
+class NoSuchSeat(ShopError):
+    status = 404
+    title = "No such seat"
+
+    def __init__(self) -> None:
+        super().__init__("This train has no such seat. Pick one from its plan.")
+
+
+class NoSuchOrder(ShopError):
+    """Also the answer to someone else's order: a stranger is not told which numbers exist."""
+
+    status = 404
+    title = "No such order"
+
+    def __init__(self) -> None:
+        super().__init__("There is no order of yours with this number. Your orders are listed under My orders.")
+
+
+class Departed(ShopError):
+    status = 410
+    title = "This train has left"
+
+    def __init__(self) -> None:
+        super().__init__("Seats are sold until the train leaves. Pick a later one.")
+
+
+class SeatTaken(ShopError):
+    status = 409
+    title = "This seat is taken"
+
+    def __init__(self, seat: str) -> None:
+        super().__init__(f"Somebody was faster: seat {seat} is held or sold. Nothing was ordered; pick another one.")
+
+
+class SoldOut(ShopError):
+    status = 409
+    title = "Sold out"
+
+    def __init__(self) -> None:
+        super().__init__("Every seat of this train is held or sold. Held seats come back when they are not paid in time: look again soon.")
+
+
+class AlreadyPaid(ShopError):
+    status = 409
+    title = "Already paid"
+
+
+class AlreadyCancelled(ShopError):
+    status = 409
+    title = "Already cancelled"
+
+
+class Expired(ShopError):
+    status = 410
+    title = "Too late"
+
+
+class CannotHold(ShopError):
+    status = 503
+    title = "We cannot hold seats right now"
+
+    def __init__(self) -> None:
+        super().__init__("Your order was taken back and nothing was charged. Please try again in a minute.")
+
+
+class ForeignPage(ShopError):
+    status = 403
+    title = "Not from here"
+
+    def __init__(self) -> None:
+        super().__init__("Orders are made, paid and cancelled from this shop's own pages only. Open the shop and try again.")

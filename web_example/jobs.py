@@ -1,0 +1,92 @@
+"""Where the shop meets the timer: the job that ends an unpaid order, and how it is set, taken away and set again after a restart.
+
+Called by the views and at start; jobwheel imports this module because the configuration lists it under `jobs`.
+"""
+
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+
+from jobwheel import IJob, JobContext, Retry, TimerManager
+from jobwheel.errors import JobwheelError
+from web_example.errors import CannotHold
+from web_example.models import Order
+from web_example.orders import OrderService
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class CancelUnpaidOrder(IJob, kind="orders.cancel_unpaid", retry=Retry(attempts=5, backoff=2.0, cap=300), timeout=30):
+    """Gives the seat back when the time to pay is over; does nothing to an order that was paid or cancelled before."""
+
+    order_id: int
+
+    def run(self, ctx: JobContext, *, orders: OrderService) -> str:
+        # The row decides, not the timer: a payment at this very moment either wins here or is refused there.
+        if orders.cancel_if_unpaid(self.order_id):
+            ctx.log(f"order {self.order_id} was not paid in time; its seat is free again")
+            return "expired"
+        return "had ended"
+
+
+def timer_key(order_id: int) -> str:
+    """The key under which an order's job waits."""
+    return f"order:{order_id}"
+
+
+def hold(timer: TimerManager, orders: OrderService, order: Order) -> None:
+    """Sets the order's time limit. If that fails the order is taken back, so that no seat stays held for ever, and CannotHold is raised.
+
+    The order is committed before this is called: if the process dies in between, `Rearming` finds the reservation at the next start.
+    """
+    try:
+        timer.add_job(CancelUnpaidOrder(order.id), timedelta(seconds=orders.pay_within), key=timer_key(order.id))
+    except Exception as error:
+        log.exception("order %d could not be given its time limit; it is taken back", order.id)
+        orders.take_back(order.id)
+        raise CannotHold from error
+
+
+def release(timer: TimerManager, order_id: int) -> None:
+    """Takes the time limit of an ended order away. A failure is only logged: the job would find the order ended and do nothing."""
+    try:
+        timer.cancel(timer_key(order_id))
+    except JobwheelError:
+        log.warning("the job of order %d could not be cancelled; it will find the order ended", order_id, exc_info=True)
+
+
+def rearm(timer: TimerManager, orders: OrderService) -> int:
+    """Gives every reserved order a job for the rest of its time, unless it has one. Returns how many reserved orders there are.
+
+    Harmless at any moment and in any number of processes. An order whose time passed while nobody was there expires at once.
+    """
+    reserved = orders.reserved()
+    now = orders.now()
+    for order in reserved:
+        left = min(max(0.0, order.pay_by - now), orders.pay_within)  # the wall clock may have been set back since
+        timer.add_job(CancelUnpaidOrder(order.id), timedelta(seconds=left), key=timer_key(order.id), if_exists="keep")
+    return len(reserved)
+
+
+class Rearming:
+    """Does `rearm` once in each process that serves the shop, before its first request is answered."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Guards `_done_in`; held while rearming, so that no request gets past before it is done."""
+        self._done_in = 0
+        """Id of the process that has done it: a forked child starts with an empty timer and must do it anew."""
+
+    def once(self, timer: TimerManager, orders: OrderService) -> None:
+        """Returns when reservations of earlier processes have their jobs."""
+        if self._done_in == os.getpid():
+            return
+        with self._lock:
+            if self._done_in != os.getpid():
+                found = rearm(timer, orders)
+                self._done_in = os.getpid()
+                if found:
+                    log.info("%d unpaid orders of an earlier run have their time limit again", found)
