@@ -1,6 +1,7 @@
 """Time as two clocks: elapsed seconds for delays, wall seconds for dates. Every part gets a `Clock`; nobody reads `time` itself."""
 
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -26,15 +27,6 @@ class SystemClock:
 
     __slots__ = ()
 
-    if hasattr(time, "CLOCK_BOOTTIME"):
-
-        def elapsed(self, _read=time.clock_gettime, _clock=time.CLOCK_BOOTTIME) -> float:  # type: ignore[no-untyped-def]
-            return _read(_clock)  # type: ignore[no-any-return]
-
-    else:  # pragma: no cover
-
-        def elapsed(self) -> float:
-            return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
+    # functools.partial over the C function: reading the clock is on every path, and a Python frame would double its price.
+    elapsed = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
+    wall = staticmethod(time.time)

@@ -43,7 +43,8 @@ def decode(kind: Kind, stored: bytes) -> IJob:
         UnreadableData: the data does not fit the class; the message names the field.
     """
     try:
-        return _decoder(kind.job_class).decode(stored)
+        job: IJob = _decoder(kind.job_class).decode(stored)
+        return job
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise UnreadableData(f"{kind.name}: the stored data does not fit {kind.job_class.__qualname__}: {error}") from error
 
@@ -70,8 +71,8 @@ def check_storable(job: IJob) -> None:
 
 def _fields(cls: type) -> tuple[str, ...]:
     if dataclasses.is_dataclass(cls):
-        return tuple(field.name for field in dataclasses.fields(cls) if field.init)
-    if cls.__init__ is not object.__init__:
+        return tuple(field.name for field in dataclasses.fields(cls))
+    if "__init__" in vars(cls) or any("__init__" in vars(base) for base in cls.__mro__[:-1]):
         raise BadType(f"{cls.__qualname__} has an __init__ of its own, so its data is unknown: make it a dataclass to store its jobs")
     return ()
 

@@ -20,7 +20,7 @@ def seconds(value: object, what: str = "delay") -> float:
         number = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise BadType(f"{what}={value!r}: give seconds (int or float) or a timedelta, not {type(value).__name__}")
-    elif not isfinite(value):
+    elif isinstance(value, float) and not isfinite(value):
         raise BadValue(f"{what}={value!r}: it must be finite; for 'never', do not add the job")
     else:
         number = value

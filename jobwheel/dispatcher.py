@@ -28,6 +28,7 @@ from jobwheel.events import (
     JobSucceeded,
     JobTimedOut,
 )
+from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
 from jobwheel.row import Entry, Row
 from jobwheel.state import State
@@ -67,13 +68,18 @@ EVENT_OF: dict[State, type[Event]] = {
 
 
 class Dispatcher:
-    """One for each start of a timer. `ended` is called with the id of each row that came to its end."""
+    """One for each start of a timer.
 
-    def __init__(self, clock: Clock, store: Store, hub: Hub, ageing: float, ended: Callable[[int], None]) -> None:
+    `ended` is called with the id of each row that came to its end; `free` with the name of a limited kind of which a run is over:
+    that may concern a later session's dispatcher, if this one is stopped and the run outlived it.
+    """
+
+    def __init__(self, clock: Clock, store: Store, hub: Hub, ageing: float, ended: Callable[[int], None], free: Callable[[str], None]) -> None:
         self._clock = clock
         self._store = store
         self._hub = hub
         self._ended = ended
+        self._free = free
         self._engine: Engine | None = None
         self._arm: Callable[[Entry], None] = lambda entry: None
         self.backlog: Lanes[Entry] = Lanes(clock.elapsed, ageing)
@@ -109,22 +115,21 @@ class Dispatcher:
         """Claims and hands over as much as the engine takes."""
         engine, backlog = self._engine, self.backlog
         while backlog and engine is not None and not self.paused and not self._stopped:
-            room = engine.room()
-            if room <= 0:
+            if engine.room() <= 0:
                 self._warn_if_late()
                 return
             if not self._pumping.acquire(blocking=False):
                 return
             try:
-                if not self._stopped and not self._pump_once(engine, min(engine.room(), BATCH)):
-                    return
+                works = self._stopped or self._pump_once(engine, min(engine.room(), BATCH))
             finally:
                 self._pumping.release()
+            self._hub.deliver()
+            if not works:
+                return
 
     def _pump_once(self, engine: Engine, room: int) -> bool:
-        entries = []
-        while len(entries) < room and (entry := self.backlog.pop()) is not None:
-            entries.append(entry)
+        entries = self.backlog.pop_many(room)
         ends = self._ends
         try:
             rows, later, held = self._store.claim(entries)
@@ -132,20 +137,23 @@ class Dispatcher:
             self.backlog.push(entries)
             self._store_failed(error)
             return False
-        self._store_works()
+        if self.store_error is not None:
+            self._store_works()
         for entry in later:
             self._arm(entry)
         for kind, entry in held:
             self._held.setdefault(kind, deque()).append(entry)
-        if held and ends != self._ends:
-            # A run ended between the claim and the line above, and its thread found nothing to release yet.
-            self._release(held[0][0])
-        rows = [row for row in rows if not self._too_late(row)]
-        if rows:
-            if self._hub.wants(JobStarted):
-                for row in rows:
-                    self._emit(JobStarted, row)
-            engine.submit(rows)
+        if self._held and (ends != self._ends or len(rows) + len(held) < len(entries)):
+            # A run ended between the claim and the lines above, and found nothing to release yet; or something that was released
+            # does not run after all (cancelled, put off). Then the next one may.
+            for kind in tuple(self._held):
+                self._release_one(kind)
+        if not all(row.job.jobwheel_kind.is_free for row in rows):  # type: ignore[union-attr]
+            rows = [row for row in rows if not self._too_late(row)]
+        if self._hub.listeners:
+            for row in rows:
+                self._emit(JobStarted, row)
+        engine.submit(rows)
         return True
 
     def _store_failed(self, error: Exception) -> None:
@@ -165,17 +173,23 @@ class Dispatcher:
             self._wait = FIRST_WAIT
 
     def _too_late(self, row: Row) -> bool:
-        grace = row.run.kind.options.misfire_grace_time  # type: ignore[union-attr]
+        grace = row.job.jobwheel_kind.options.misfire_grace_time  # type: ignore[union-attr]
         if grace is None:
             return False
         lateness = self._clock.elapsed() - row.due
         if lateness <= grace:
             return False
-        self.done(row, row.attempt, Missed(f"{lateness:.3f} s late, and misfire_grace_time is {grace:g} s"))
+        self._settle(row, row.attempt, Missed(f"{lateness:.3f} s late, and misfire_grace_time is {grace:g} s"))
         return True
 
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
+        self._settle(row, attempt, verdict)
+        if self._hub.listeners:
+            self._hub.deliver()
+
+    def _settle(self, row: Row, attempt: int, verdict: Verdict) -> None:
+        kind = row.job.jobwheel_kind if row.job is not None else None
         try:
             state = self._store.settle(row, attempt, verdict)
         except Exception as error:
@@ -184,29 +198,28 @@ class Dispatcher:
             return
         if state is None:
             return
-        run = row.run
-        if run is not None and run.kind.options.max_running is not None:
-            self._ends += 1
-            if self._held:
-                self._release(run.kind.name)
-                self.pump()
+        if kind is not None and not kind.is_free:
+            self._free(kind.name)
         if state is State.SCHEDULED:
             self._arm(row)
         else:
             self._ended(row.id)
-        if not self._hub.silent:
+        if self._hub.listeners:
             self._emit(EVENT_OF[state], row)
 
     def timed_out(self, row: Row) -> None:
         """See `Desk`."""
-        context = row.run
-        if context is not None:
-            context.timed_out = True
-        if not self._hub.silent:
+        context_of(row).timed_out = True
+        if self._hub.listeners:
             self._emit(JobTimedOut, row)
+            self._hub.deliver()
 
-    def _release(self, kind: str) -> None:
-        """A run of this kind with `max_running` is over: the next one of it may be claimed."""
+    def release(self, kind: str) -> None:
+        """A run of this kind, which has a `max_running`, is over: the next one of it may be claimed."""
+        self._ends += 1
+        self._release_one(kind)
+
+    def _release_one(self, kind: str) -> None:
         waiting = self._held.get(kind)
         if waiting:
             try:

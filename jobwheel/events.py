@@ -72,7 +72,8 @@ class Hub:
 
     def __init__(self, inline: bool = False) -> None:
         self._inline = inline
-        self._listeners: tuple[tuple[type[Event], Listener], ...] = ()  # replaced, never changed
+        self.listeners: tuple[tuple[type[Event], Listener], ...] = ()
+        """With the types they listen to. Replaced, never changed; empty: nobody listens, which the hot paths ask first."""
         self._waiting: deque[Event] = deque()
         self._news: SimpleQueue[bool] = SimpleQueue()
         self._lock = threading.Lock()  # guards adding listeners and the start of the thread, which comes with the first event
@@ -83,37 +84,36 @@ class Hub:
     def on(self, event_type: type[E], listener: Callable[[E], None]) -> None:
         """From now on `listener` is called with each event of that type, subtypes included."""
         with self._lock:
-            self._listeners = (*self._listeners, (event_type, listener))
+            self.listeners = (*self.listeners, (event_type, listener))
 
     def start(self) -> None:
         """Starts the thread if there is a listener for it to tell."""
         with self._lock:
-            if self._thread is None and self._listeners and not self._inline:
+            if self._thread is None and self.listeners and not self._inline:
                 self._thread = threading.Thread(target=self._live, name="jobwheel-events", daemon=True)
                 self._thread.start()
 
     def wants(self, event_type: type[Event]) -> bool:
         """True if someone listens to it; asked before the event, with its picture of the job, is made."""
-        return any(issubclass(event_type, wanted) for wanted, _ in self._listeners)
-
-    @property
-    def silent(self) -> bool:
-        """Nobody listens to anything: the cheap question of the hot paths."""
-        return not self._listeners
+        return any(issubclass(event_type, wanted) for wanted, _ in self.listeners)
 
     def emit(self, event: Event) -> None:
-        """Never blocks and never raises."""
-        if self._inline:
-            self._tell(event)
-        elif len(self._waiting) < BACKLOG:
-            self._waiting.append(event)
-            self._news.put(True)
-            if self._thread is None:
-                self.start()
-        else:
+        """Keeps it for the listeners. Never blocks, never raises, and calls nobody: it may come from under a lock."""
+        if len(self._waiting) >= BACKLOG:
             self.dropped += 1
             if self.dropped == 1:
                 log.warning("listeners are %d events behind; events are dropped until they catch up, health() counts them", BACKLOG)
+            return
+        self._waiting.append(event)
+        if not self._inline:
+            self._news.put(True)
+            if self._thread is None:
+                self.start()
+
+    def deliver(self) -> None:
+        """Inline hubs only: tells what waits, in the calling thread, which holds no lock."""
+        while self._inline and self._waiting:
+            self._tell(self._waiting.popleft())
 
     def after_fork(self) -> None:
         """In a forked child: the thread and what waits for it are the parent's; the listeners stay."""
@@ -127,7 +127,7 @@ class Hub:
             self._tell(self._waiting.popleft())
 
     def _tell(self, event: Event) -> None:
-        for wanted, listener in self._listeners:
+        for wanted, listener in self.listeners:
             if not isinstance(event, wanted):
                 continue
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import replace
@@ -57,7 +58,12 @@ class IJob(ABC):
         overlap: Overlap | None = None,
         **rest: Any,
     ) -> None:
-        super().__init_subclass__(**rest)
+        try:
+            super().__init_subclass__(**rest)
+        except TypeError as error:
+            if not rest:
+                raise
+            raise BadType(f"{cls.__qualname__}: there is no class option {', '.join(rest)}; see jobwheel.IJob for those there are") from error
         given = {
             "retry": retry, "timeout": timeout, "priority": priority, "max_running": max_running,
             "misfire_grace_time": misfire_grace_time, "on_crash": on_crash, "overlap": overlap,
@@ -68,6 +74,7 @@ class IJob(ABC):
         made_anew = "jobwheel_kind" in cls.__dict__ and before is not None and not given and kind is None and not aliases
         if made_anew and before is not None:
             name, aliases = before.name, before.aliases
+            cls.__qualname__ = before.job_class.__qualname__  # dataclass sets it only after this
         else:
             name = _checked_name(cls, kind if kind is not None else cls.__qualname__)
             aliases = tuple(_checked_name(cls, alias) for alias in ((aliases,) if isinstance(aliases, str) else aliases))
@@ -94,12 +101,10 @@ def _checked_name(cls: type, name: str) -> str:
 class JobContext:
     """What one run knows of itself, and its way to speak: the first argument of `IJob.run`.
 
-    Made when the row is claimed. One thread runs the job and writes here; `cancel_asked`, `timed_out` and `superseded` are set
-    by others, each by one assignment.
+    One thread runs the job and writes here; `cancel_asked`, `timed_out` and `superseded` are set by others, each by one assignment.
     """
 
     # Not slots but class-level defaults: a run that needs none of them pays for none of them.
-    ended: float | None = None
     error: str | None = None
     trace: str | None = None
     result: Any = None
@@ -110,13 +115,21 @@ class JobContext:
     cancel_seen: bool = False
     superseded: bool = False
     lines: deque[str] | tuple[str, ...] = ()
-    _started: float | None = None
+    _started: float = 0.0
     _offset: float = 0.0
 
-    def __init__(self, row: Row, kind: Kind) -> None:
-        self.kind = kind
-        self._row = row
-        self._due = row.due
+    def __init__(self, row: Row) -> None:
+        # No reference to the row: it refers to the context, and a cycle would leave every ended job to the garbage collector.
+        self.job_id = row.id
+        """The job's id, the same in every attempt."""
+        self.key = row.key
+        """The key the job was added with."""
+        self.attempt = row.attempt
+        """1 in the first run."""
+        self.due = row.due
+        terms = row.terms
+        self._nominal = row.due if terms is None or terms.nominal is None else terms.nominal
+        self._wall = None if terms is None else terms.wall
 
     def begin(self, now: float, offset: float) -> None:
         """The run starts: `now` elapsed, `offset` from there to the wall clock. Called by the runner."""
@@ -124,43 +137,19 @@ class JobContext:
         self._offset = offset
 
     @property
-    def job_id(self) -> int:
-        """The job's id, the same in every attempt."""
-        return self._row.id
-
-    @property
-    def key(self) -> str | None:
-        """The key the job was added with."""
-        return self._row.key
-
-    @property
-    def attempt(self) -> int:
-        """1 in the first run."""
-        return self._row.attempt
-
-    @property
     def scheduled_for(self) -> datetime:
         """The nominal due moment, aware, in UTC: the same in every attempt, however late the run is."""
-        terms = self._row.terms
-        if terms is not None and terms.wall is not None:
-            return datetime.fromtimestamp(terms.wall, UTC)
-        nominal = self._due if terms is None or terms.nominal is None else terms.nominal
-        return datetime.fromtimestamp(nominal + self._offset, UTC)
+        return datetime.fromtimestamp(self._nominal + self._offset if self._wall is None else self._wall, UTC)
 
     @property
     def started_at(self) -> datetime:
         """When this run started, aware, in UTC."""
-        return datetime.fromtimestamp(self._due if self._started is None else self._started + self._offset, UTC)
+        return datetime.fromtimestamp(self._started + self._offset, UTC)
 
     @property
     def lateness(self) -> float:
         """Seconds from the due moment of this attempt to its start; never negative."""
-        return 0.0 if self._started is None else max(0.0, self._started - self._due)
-
-    @property
-    def begun(self) -> float | None:
-        """Elapsed seconds at the start; None while the run waits for a worker."""
-        return self._started
+        return max(0.0, self._started - self.due)
 
     @property
     def cancel_requested(self) -> bool:
@@ -175,10 +164,22 @@ class JobContext:
 
     def log(self, text: str) -> None:
         """Keeps a line with the job (the newest 200, each cut at 2000 characters); seen in `timer.get(id).log`."""
-        if not self.lines:
+        if not isinstance(self.lines, deque):
             self.lines = deque(maxlen=LOG_LINES)
-        self.lines.append(str(text)[:LINE_LENGTH])  # type: ignore[union-attr]
+        self.lines.append(str(text)[:LINE_LENGTH])
 
     def progress(self, done: int, total: int, text: str = "") -> None:
         """Tells how far the job is; seen in `timer.get(id).progress` as (done, total, text)."""
         self.progress_now = (done, total, text)
+
+
+_making = threading.Lock()  # held for a few instructions, and only where a run needs a context that it did not start with
+
+
+def context_of(row: Row) -> JobContext:
+    """The context of a RUNNING row; made now if its run did without one so far."""
+    if row.run is None:
+        with _making:
+            if row.run is None:
+                row.run = JobContext(row)
+    return row.run

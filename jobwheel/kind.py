@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobwheel.errors import BadType, BadValue, UsageError
@@ -31,11 +31,11 @@ class Call:
     optional: tuple[str, ...]
     """Services with a default: left out when the container has none of that name."""
     is_async: bool
+    is_plain: bool = field(init=False)
+    """Nothing to look up and nothing to await."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Nothing to look up and nothing to await."""
-        return not (self.services or self.optional or self.is_async)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_plain", not (self.services or self.optional or self.is_async))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ class Kind:
     job_class: type[IJob]
     options: Options
     call: Call
+    is_free: bool = field(init=False)
+    """Its rows may be claimed without a look at `max_running` or `misfire_grace_time`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_free", self.options.max_running is None and self.options.misfire_grace_time is None)
 
 
 _registry: dict[str, Kind] = {}

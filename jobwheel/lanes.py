@@ -9,7 +9,7 @@ Not promised: the exact order between items pushed at the same moment by differe
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -32,14 +32,15 @@ class Lanes(Generic[E]):
         self._growing = threading.Lock()  # guards _lanes and _order while a priority is met for the first time
         self._pops = count(1)
 
-    def push(self, items: Iterable[E]) -> None:
+    def push(self, items: list[E]) -> None:
         """Adds them at the ends of their lanes."""
         lanes = self._lanes
-        for item in items:
-            lane = lanes.get(item.priority)
+        priorities = {item.priority for item in items}
+        for priority in priorities:
+            lane = lanes.get(priority)
             if lane is None:
-                lane = self._new_lane(item.priority)
-            lane.append(item)
+                lane = self._new_lane(priority)
+            lane.extend(items if len(priorities) == 1 else [item for item in items if item.priority == priority])
 
     def push_front(self, item: E) -> None:
         """Puts one back that was popped and could not be used."""
@@ -65,6 +66,21 @@ class Lanes(Generic[E]):
             except IndexError:
                 continue
         return None
+
+    def pop_many(self, most: int) -> list[E]:
+        """Up to `most` items, as that many pops would give them."""
+        items: list[E] = []
+        if len(self._order) == 1:
+            popleft = self._order[0].popleft
+            try:
+                for _ in range(most):
+                    items.append(popleft())
+            except IndexError:
+                pass
+            return items
+        while len(items) < most and (item := self.pop()) is not None:
+            items.append(item)
+        return items
 
     def _pop_aged(self, order: tuple[deque[E], ...]) -> E | None:
         horizon = self._elapsed() - self._ageing
@@ -109,7 +125,7 @@ class Lanes(Generic[E]):
 
     def drain(self) -> list[E]:
         """Takes everything out."""
-        items = []
-        while (item := self.pop()) is not None:
-            items.append(item)
+        items: list[E] = []
+        while batch := self.pop_many(1000):
+            items += batch
         return items

@@ -118,7 +118,7 @@ class Lifecycle:
         parts, settings = self._parts, self._settings
         runner = Runner(parts.clock, self._services)
         runner.scope = self.scope
-        dispatcher = Dispatcher(parts.clock, self.store, self._hub, settings.workers.ageing, self._ended)
+        dispatcher = Dispatcher(parts.clock, self.store, self._hub, settings.workers.ageing, self._ended, self._free)
         dispatcher.paused = self.paused
         engine = parts.engine(parts.clock, settings, runner, dispatcher)
         dispatcher.connect(engine, self.arm)
@@ -169,6 +169,12 @@ class Lifecycle:
         session = self.session
         if session is not None:
             session.dispatcher.paused = paused
+            session.dispatcher.pump()
+
+    def _free(self, kind: str) -> None:
+        session = self.session
+        if session is not None:
+            session.dispatcher.release(kind)
             session.dispatcher.pump()
 
     def _on_step(self) -> None:

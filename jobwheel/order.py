@@ -159,9 +159,16 @@ def query(
             states = frozenset(State(one) for one in ((state,) if isinstance(state, str) else state))
         except (ValueError, TypeError):
             raise BadValue(f"state={state!r}: of {', '.join(State)}") from None
-    if isinstance(kind, type):
+    if isinstance(kind, type) and issubclass(kind, IJob):
         kind = kind.jobwheel_kind.name
-    return Query(states, kind, tag, key, text, after.id if isinstance(after, ScheduledJob) else (after or 0), limit)
+    for name, value in (("kind", kind), ("tag", tag), ("key", key), ("text", text)):
+        if value is not None and not isinstance(value, str):
+            raise BadType(f"{name}={value!r:.80}: a text{', or a job class' if name == 'kind' else ''}; None means any")
+    if isinstance(after, ScheduledJob):
+        after = after.id
+    if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
+        raise BadType(f"after={after!r:.80}: the last job of the page before, or its id")
+    return Query(states, kind, tag, key, text, after or 0, limit)
 
 
 def _checked_key(key: Any) -> str:
@@ -176,7 +183,10 @@ def _checked_key(key: Any) -> str:
 def _checked_tags(tags: Any) -> tuple[str, ...]:
     if isinstance(tags, str):
         _refuse_tags(tags)
-    checked = tuple(tags)
+    try:
+        checked = tuple(tags)
+    except TypeError:
+        _refuse_tags(tags)
     if not all(isinstance(tag, str) and tag and "\0" not in tag for tag in checked):
         _refuse_tags(tags)
     return checked

@@ -28,7 +28,7 @@ class Retry:
     retry_on: tuple[type[BaseException], ...] = (Exception,)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or self.attempts < 1:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
             raise BadValue(f"Retry(attempts={self.attempts!r}): it counts all runs, so it is a whole number from 1 on")
         for name, value in (("backoff", self.backoff), ("cap", 0.0 if self.cap is None else self.cap), ("jitter", self.jitter)):
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -37,7 +37,8 @@ class Retry:
                 raise BadValue(f"Retry({name}={value!r}): it must be finite and not negative")
         if self.jitter > 1:
             raise BadValue(f"Retry(jitter={self.jitter!r}): it is a fraction of the wait, 0 to 1")
-        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in self.retry_on):
+        kinds = self.retry_on
+        if not isinstance(kinds, tuple) or not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
             raise BadType(f"Retry(retry_on={self.retry_on!r}): a tuple of exception classes")
 
     def wait_after(self, attempt: int, error: BaseException) -> float | None:

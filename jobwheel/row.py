@@ -51,14 +51,21 @@ class Terms:
 class Row:
     """One job's record.
 
-    The token is the row's own lock: the thread whose `del row.token` succeeds is its holder, alone may write `state`,
+    Two slots are locks. The token is the row's own lock: the thread whose `del row.token` succeeds is its holder, alone may write `state`,
     `due`, `attempt` and `terms`, and ends by setting `token` again (the job still waits) or by leaving it deleted
     (it never waits again in this state). A thread that finds it gone looks at `state`: still SCHEDULED or PAUSED means
-    that another one holds it for a few instructions. Deleting a slot is one C call, so under the GIL it succeeds for
-    exactly one thread; it costs no memory and, unlike a contended `threading.Lock`, no queue of waiting threads.
+    that another one holds it for a few instructions. `keyed` is there while the row is the one its key leads to: whoever
+    deletes it (the row's end, or a newer job that takes the key over) is the one that changes where the key leads.
+
+    Deleting a slot is one C call, so under the GIL it succeeds for exactly one thread; it costs eight bytes and, unlike a
+    contended `threading.Lock`, no queue of waiting threads.
     """
 
-    __slots__ = ("attempt", "created", "due", "id", "job", "key", "place", "priority", "run", "state", "terms", "token")
+    __slots__ = (
+        "attempt", "created", "due", "ended", "id", "job", "key", "keyed", "place", "priority", "run", "started", "state", "terms", "token",
+    )  # fmt: skip
+    token: bool
+    keyed: bool
 
     def __init__(self, job: IJob, due: float, created: float, key: str | None, priority: int, terms: Terms | None) -> None:
         self.id = 0
@@ -72,10 +79,14 @@ class Row:
         self.attempt = 0
         """Runs so far, the present one included."""
         self.state: State = SCHEDULED
+        self.started: float | None = None
+        """Elapsed moment at which the present or last run started. Written by the runner."""
+        self.ended: float | None = None
+        """Elapsed moment at which the last run was settled."""
         self.run: JobContext | None = None
-        """The present or last run; None before the first."""
+        """What there is to say of the present or last run; None for the many of which there is nothing. See `context_of`."""
         self.place: object = None
-        # No token yet: the store gives it when the row is there for good.
+        # No token and no keyed yet: the store gives them when the row is there for good.
 
     def take(self) -> bool:
         """Makes the caller the row's holder. False: the row does not wait (running or ended), so there is nothing to hold."""
@@ -144,16 +155,23 @@ def snapshot(row: Row, kind: str, offset: float) -> ScheduledJob:
         trigger = terms.trigger
         if terms.wall is not None:
             due = terms.wall
-    run = row.run
-    if run is None:
+    started, ended, run = row.started, row.ended, row.run
+    if started is None and run is None:
         return ScheduledJob(
             row.id, kind, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
             _from_epoch(row.created + offset, UTC), trigger=trigger,
         )  # fmt: skip
-    return ScheduledJob(
+    picture = ScheduledJob(
         row.id, kind, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
-        _from_epoch(row.created + offset, UTC), started=run.started_at if run.begun is not None else None,
-        ended=None if run.ended is None else _from_epoch(run.ended + offset, UTC),
-        lateness=run.lateness if run.begun is not None else None, error=run.error, trace=run.trace, result=run.result, progress=run.progress_now, log=tuple(run.lines),
-        cancel_requested=run.cancel_asked or run.timed_out, timed_out=run.timed_out, trigger=trigger,
+        _from_epoch(row.created + offset, UTC),
+        started=None if started is None else _from_epoch(started + offset, UTC),
+        ended=None if ended is None else _from_epoch(ended + offset, UTC),
+        lateness=None if started is None else max(0.0, started - (row.due if run is None else run.due)),
+        trigger=trigger,
+    )  # fmt: skip
+    if run is None:
+        return picture
+    return msgspec.structs.replace(
+        picture, error=run.error, trace=run.trace, result=run.result, progress=run.progress_now, log=tuple(run.lines),
+        cancel_requested=run.cancel_asked or run.timed_out, timed_out=run.timed_out,
     )  # fmt: skip

@@ -11,7 +11,8 @@ from typing import Any
 
 from jobwheel.clock import Clock
 from jobwheel.errors import JobwheelError
-from jobwheel.job import IJob, JobContext
+from jobwheel.job import IJob, JobContext, context_of
+from jobwheel.kind import Call, Kind
 from jobwheel.retry import CancelJob, RetryJob
 from jobwheel.row import Row
 from jobwheel.services import Services
@@ -42,91 +43,95 @@ class Runner:
 
     def run(self, row: Row) -> Verdict:
         """One attempt in the calling thread. Whatever `run` raises, BaseExceptions included, becomes a verdict."""
-        job, context = self._begin(row)
-        call = context.kind.call
+        job = row.job
+        assert job is not None, "only claimed rows are run"
+        kind = job.jobwheel_kind
+        call, scope = kind.call, self.scope
+        now = row.started = self._elapsed()
         try:
-            if self.scope is None and call.is_plain:
-                result = job.run(context) if call.wants_context else job.run()
-            elif self.scope is None:
-                result = self._call(job, context)
+            if scope is None and call.is_plain and not call.wants_context:
+                result = job.run()
             else:
-                with self.scope(context):
-                    result = self._call(job, context)
+                context = context_of(row)
+                context.begin(now, self._wall() - now)
+                if scope is None:
+                    result = job.run(context) if call.is_plain else self._call(job, call, context)
+                else:
+                    with scope(context):
+                        result = self._call(job, call, context)
         except BaseException as error:
-            return context.early or self.judge(row, error)
-        if result is None and not context.cancel_seen and not context.timed_out:
+            return self._judge_raise(row, kind, error)
+        if result is None and row.run is None:
             return SUCCEEDED
-        return self._judge_return(row, result)
+        return self._judge_return(row, kind, result)
 
     async def run_async(self, row: Row) -> Verdict:
         """The same for a coroutine job, on the running event loop."""
-        job, context = self._begin(row)
-        try:
-            if self.scope is None:
-                result = await self._call(job, context)
-            else:
-                with self.scope(context):
-                    result = await self._call(job, context)
-        except BaseException as error:
-            return self.timed_out(row) if context.timed_out else self.judge(row, error)
-        return self._judge_return(row, result)
-
-    def _begin(self, row: Row) -> tuple[IJob, JobContext]:
-        job, context = row.job, row.run
-        assert job is not None and context is not None, "only claimed rows are run"
-        now = self._elapsed()
+        job = row.job
+        assert job is not None, "only claimed rows are run"
+        kind, scope = job.jobwheel_kind, self.scope
+        now = row.started = self._elapsed()
+        context = context_of(row)
         context.begin(now, self._wall() - now)
-        return job, context
+        try:
+            if scope is None:
+                result = await self._call(job, kind.call, context)
+            else:
+                with scope(context):
+                    result = await self._call(job, kind.call, context)
+        except BaseException as error:
+            return self._judge_raise(row, kind, error)
+        return self._judge_return(row, kind, result)
 
-    def _call(self, job: IJob, context: JobContext) -> Any:
-        call = context.kind.call
+    def _call(self, job: IJob, call: Call, context: JobContext) -> Any:
         given = {name: self._services.get(name) for name in call.services}
         if call.optional:
             present = self._services.names()
             given.update((name, self._services.get(name)) for name in call.optional if name in present)
         return job.run(context, **given) if call.wants_context else job.run(**given)
 
-    def _judge_return(self, row: Row, result: Any) -> Verdict:
-        context = row.run
-        assert context is not None
-        if isinstance(result, Awaitable) and not context.kind.call.is_async:
+    def _judge_return(self, row: Row, kind: Kind, result: Any) -> Verdict:
+        if isinstance(result, Awaitable) and not kind.call.is_async:
             close = getattr(result, "close", None)
             if close is not None:
                 close()
-            return self.judge(row, TypeError("run returned a coroutine that nobody awaits: declare it async def"))
-        if context.timed_out:
-            return self.timed_out(row)
-        if context.cancel_seen:
+            return self._judge_raise(row, kind, TypeError("run returned a coroutine that nobody awaits: declare it async def"))
+        context = row.run
+        if context is not None and context.timed_out:
+            return self.timed_out(row, kind)
+        if context is not None and context.cancel_seen:
             return Cancelled("ended itself after cancel() asked for it")
         return SUCCEEDED if result is None else Succeeded(result)
 
-    def timed_out(self, row: Row) -> Verdict:
-        """The verdict on a run that is past its time limit, whether it has ended or not: the same one when asked again."""
+    def _judge_raise(self, row: Row, kind: Kind, error: BaseException) -> Verdict:
         context = row.run
-        assert context is not None
+        if context is not None and context.timed_out:
+            return self.timed_out(row, kind)
+        return self.judge(row, kind, error)
+
+    def timed_out(self, row: Row, kind: Kind) -> Verdict:
+        """The verdict on a run that is past its time limit, whether it has ended or not: the same one when asked again."""
+        context = context_of(row)
         context.timed_out = True
         if context.early is None:
-            timeout = context.kind.options.timeout
-            context.early = self.judge(row, TimedOut(f"still running after its timeout of {timeout:g} seconds"))
+            context.early = self.judge(row, kind, TimedOut(f"still running after its timeout of {kind.options.timeout:g} seconds"))
         return context.early
 
-    def judge(self, row: Row, error: BaseException) -> Verdict:
+    def judge(self, row: Row, kind: Kind, error: BaseException) -> Verdict:
         """The verdict on an attempt that raised `error`; logs it unless the job ended itself."""
-        context = row.run
-        assert context is not None
         if isinstance(error, CancelJob):
             return Cancelled(error.reason or None)
-        if context.cancel_asked:
+        if row.run is not None and row.run.cancel_asked:
             return Cancelled(_text(error))
         if isinstance(error, RetryJob):
             return Again(error.delay, error.reason or None)
-        wait = context.kind.options.retry.wait_after(row.attempt, error)
-        kind = context.kind.name
+        wait = kind.options.retry.wait_after(row.attempt, error)
+        name, text = kind.name, _text(error)
         if wait is None:
-            log.error("job %d (%s) failed in attempt %d: %s", row.id, kind, row.attempt, _text(error), exc_info=error)
-            return Failed(_text(error), _trace(error))
-        log.warning("job %d (%s) raised in attempt %d and runs again in %.3g s: %s", row.id, kind, row.attempt, wait, _text(error), exc_info=error)
-        return Again(wait, _text(error), _trace(error))
+            log.error("job %d (%s) failed in attempt %d: %s", row.id, name, row.attempt, text, exc_info=error)
+            return Failed(text, _trace(error))
+        log.warning("job %d (%s) raised in attempt %d and runs again in %.3g s: %s", row.id, name, row.attempt, wait, text, exc_info=error)
+        return Again(wait, text, _trace(error))
 
 
 def _text(error: BaseException) -> str:

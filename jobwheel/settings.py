@@ -194,7 +194,7 @@ def _twice(entries: Iterable[tuple[yaml.Node, yaml.Node]], prefix: str = "") -> 
 
 
 def _read(section: object, source: str, problems: list[str], prefix: str = "") -> dict[str, Any]:
-    """The good values of one layer by dotted name; what is not good goes to `problems`. None is an empty section."""
+    """The values of one layer by dotted name; what is wrong goes to `problems`. None is an empty section."""
     if section is None:
         return {}
     if not isinstance(section, Mapping):
@@ -209,12 +209,13 @@ def _read(section: object, source: str, problems: list[str], prefix: str = "") -
         elif name not in FIELDS or "." in str(key):
             problems.append(f"{source}{name}: {_unknown(name, prefix)}")
         else:
-            _take(name, value, f"{source}{name}", values, problems)
+            values[name], wrong = _fit(name, value)
+            problems += [f"{source}{name}: {wrong}"] if wrong else []
     return values
 
 
 def _from_env(env: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
-    """The good values of the environment by dotted name; what is not good goes to `problems`."""
+    """The values of the environment by dotted name; what is wrong goes to `problems`."""
     values: dict[str, Any] = {}
     for variable in sorted(env):
         text = env[variable].strip()
@@ -228,12 +229,13 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
             continue
         name = ENVIRONMENT[variable]
         value = [part.strip() for part in text.split(",") if part.strip()] if name == "jobs" else text
-        _take(name, value, source, values, problems, strict=False)
+        values[name], wrong = _fit(name, value, strict=False)
+        problems += [f"{source}: {wrong}"] if wrong else []
     return values
 
 
-def _take(name: str, value: object, source: str, values: dict[str, Any], problems: list[str], strict: bool = True) -> None:
-    """Puts `value` into `values` when it fits the setting `name`, else the reason into `problems`."""
+def _fit(name: str, value: object, strict: bool = True) -> tuple[Any, str]:
+    """The value as the setting `name` has it, and an empty text; or None and the reason why it will not do."""
     try:
         good = msgspec.convert(os.fspath(value) if isinstance(value, os.PathLike) else value, FIELDS[name], strict=strict)
         fits = not isinstance(good, float) or math.isfinite(good)
@@ -241,11 +243,10 @@ def _take(name: str, value: object, source: str, values: dict[str, Any], problem
         fits = False
     if not fits:
         wanted = FIELDS[name].__metadata__[-1].description
-        problems.append(f"{source}: {reprlib.repr(value)} ({type(value).__name__}) will not do; it must be {wanted}")
-    elif name in MEMBERS and not MEMBERS[name].get(good, LATER).place:
-        problems.append(f"{source}: {_no_member(MEMBERS[name], good)}")
-    else:
-        values[name] = good
+        return None, f"{reprlib.repr(value)} ({type(value).__name__}) will not do; it must be {wanted}"
+    if name in MEMBERS and not MEMBERS[name].get(good, LATER).place:
+        return None, _no_member(MEMBERS[name], good)
+    return good, ""
 
 
 def _no_member(members: Mapping[str, Member], word: str) -> str:

@@ -13,12 +13,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from datetime import UTC, datetime
 from math import inf
+from typing import Protocol
 
 from jobwheel.clock import Clock
 from jobwheel.row import Entry
-from jobwheel.waiting import OnDue
-from jobwheel.wheel import Wheel
+from jobwheel.waiting import OnDue, RoomHealth
 
 log = logging.getLogger("jobwheel.ticker")
 
@@ -30,23 +31,35 @@ INBOX_PIECE = 5000
 """Entries taken from the inbox in one go: a few milliseconds of work, so that what is due meanwhile is not kept waiting."""
 
 
-class Ticker:
-    """What the ticker thread does once per wake-up; tests call `pass_` themselves."""
+class Ring(Protocol):
+    """What a ticker advances: `Wheel`, or anything that keeps its promises. One thread at a time calls it, all but `pending`."""
 
-    def __init__(self, wheel: Wheel[Entry], clock: Clock) -> None:
+    pending: int
+
+    def insert(self, entry: Entry) -> None: ...
+    def cancel(self, entry: Entry) -> bool: ...
+    def advance(self, now: float) -> list[Entry]: ...
+    def next_due(self) -> float | None: ...
+
+
+class Ticker:
+    """What the ticker thread does once per wake-up; tests call `pass_` themselves. `piece`: see INBOX_PIECE."""
+
+    def __init__(self, wheel: Ring, clock: Clock, piece: int = INBOX_PIECE) -> None:
         self.wheel = wheel
         self.next_look: float = -inf
         """Elapsed moment until which the thread sleeps; -inf while it is awake or about to be. Adders wake it if theirs is earlier."""
         self.inbox: deque[Entry | tuple[Entry]] = deque()
         """Entries to arm, and 1-tuples of entries to disarm, in the order of the calls."""
         self._clock = clock
+        self._piece = piece
         self._offset = clock.wall() - clock.elapsed()
         self.on_due: OnDue = lambda due: None
         self.on_step: Callable[[], None] = lambda: None
 
     def pass_(self) -> float | None:
         """Places what came in, gives out what is due, and says how many seconds to sleep; None: until woken."""
-        self._place(INBOX_PIECE)
+        self._place(self._piece)
         now = self._clock.elapsed()
         due = self.wheel.advance(now)
         if due:
@@ -81,18 +94,56 @@ class Ticker:
         return None if look == inf else max(0.0, look - now)
 
 
-class TickerThread:
-    """One daemon thread that sleeps to the next due moment, not per tick: with nothing waiting it does not wake at all."""
+class Guard:
+    """Makes a ticker's passes, whatever they raise: counted, told once. For the room's thread, whoever made that."""
 
     def __init__(self, ticker: Ticker, clock: Clock) -> None:
         self.ticker = ticker
         self.errors = 0
+        self.stopping = False
+        """Set once, by `stop`: no further pass is made."""
         self.busy_since: float | None = None
         """Elapsed moment at which the present pass began; None while asleep."""
         self._clock = clock
-        self._awake = threading.Event()
-        self._stopping = False
         self._last_error = ""
+
+    def guarded_pass(self) -> float | None:
+        """`ticker.pass_()`; after an error a short sleep, so that one that stays costs no CPU."""
+        if self.stopping:
+            return 0.0
+        try:
+            self.busy_since = self._clock.elapsed()
+            return self.ticker.pass_()
+        except BaseException as error:  # whatever it is, the jobs behind it must not wait for ever
+            self.errors += 1
+            if repr(error) != self._last_error:
+                self._last_error = repr(error)
+                log.exception("the ticker met an error and goes on; it is told once, health() counts it")
+            return 0.05
+        finally:
+            self.busy_since = None
+
+    def health(self, problem: str | None) -> RoomHealth:
+        """How the room is, from any thread; `problem` is the caller's to know."""
+        ticker, busy_since, look = self.ticker, self.busy_since, self.ticker.next_look
+        now = self._clock.elapsed()
+        asleep = look not in (inf, -inf)
+        behind = busy_since if busy_since is not None else look if asleep else now
+        return RoomHealth(
+            waiting=ticker.wheel.pending + len(ticker.inbox),
+            next_wake=datetime.fromtimestamp(self._clock.wall() + look - now, UTC) if asleep else None,
+            lag=max(0.0, now - behind),
+            errors=self.errors,
+            problem=problem,
+        )
+
+
+class TickerThread(Guard):
+    """One daemon thread that sleeps to the next due moment, not per tick: with nothing waiting it does not wake at all."""
+
+    def __init__(self, ticker: Ticker, clock: Clock) -> None:
+        super().__init__(ticker, clock)
+        self._awake = threading.Event()
         self._thread = threading.Thread(target=self._live, name="jobwheel-ticker", daemon=True)
 
     def start(self) -> None:
@@ -106,7 +157,7 @@ class TickerThread:
 
     def stop(self, timeout: float = 5.0) -> None:
         """Ends the thread, waiting for its present pass unless it is the caller."""
-        self._stopping = True
+        self.stopping = True
         self._awake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
@@ -116,22 +167,7 @@ class TickerThread:
         return self._thread.is_alive()
 
     def _live(self) -> None:
-        while not self._stopping:
+        while not self.stopping:
             self._awake.clear()
             self.ticker.next_look = -inf
-            self._awake.wait(self._guarded_pass())
-
-    def _guarded_pass(self) -> float | None:
-        if self._stopping:
-            return 0.0
-        try:
-            self.busy_since = self._clock.elapsed()
-            return self.ticker.pass_()
-        except BaseException as error:  # whatever it is, the jobs behind it must not wait for ever
-            self.errors += 1
-            if repr(error) != self._last_error:
-                self._last_error = repr(error)
-                log.exception("the ticker met an error and goes on; it is told once, health() counts it")
-            return 0.05
-        finally:
-            self.busy_since = None
+            self._awake.wait(self.guarded_pass())

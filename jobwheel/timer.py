@@ -105,41 +105,41 @@ class TimerManager:
 
     def add_jobs(self, jobs: Iterable[tuple[IJob, Delay | None] | Mapping[str, Any]]) -> list[ScheduledJob]:
         """Schedules many at once: all of them or, when it raises, none. Each is a pair (job, delay) or a dict with `add_job`'s names."""
-        if self._life.forked:
-            self.start()
+        life = self._use()
         orders: list[tuple[Row, IfExists]] = []
+        given: list[IJob] = []
         for number, order in enumerate(jobs):
             try:
-                given: dict[str, Any] = dict(order) if isinstance(order, Mapping) else dict(zip(("job", "delay"), order, strict=True))
-                orders.append((self._orders.row(**given), given.get("if_exists", "replace")))
-                if self._life.store.durable:
-                    check_storable(given["job"])
-            except (UsageError, TypeError, ValueError) as error:
-                named = type(error) if isinstance(error, UsageError) else BadType
-                raise named(f"order number {number} of add_jobs: {error}; nothing was added") from error
-        added = self._life.store.add_many(orders)
-        return [self._added(row, held, replaced, row.job) for (row, _), (held, replaced) in zip(orders, added, strict=True)]
+                names = _order(order)
+                orders.append((self._orders.row(**names), names.get("if_exists", "replace")))
+                given.append(names["job"])
+                if life.store.durable:
+                    check_storable(names["job"])
+            except UsageError as error:
+                raise type(error)(f"order number {number} of add_jobs: {error}; nothing was added") from error
+        added = life.store.add_many(orders)
+        return [self._added(row, held, replaced, job) for (row, _), (held, replaced), job in zip(orders, added, given, strict=True)]
 
-    def _added(self, row: Row, held: Row, replaced: Row | None, job: IJob | None) -> ScheduledJob:
+    def _added(self, row: Row, held: Row, replaced: Row | None, job: IJob) -> ScheduledJob:
         """The row exists: arm it, tell who wants to know, and picture it."""
         life = self._life
         if replaced is not None:
             life.disarm(replaced)
             self._tell_cancelled(replaced)
+        if held is not row:
+            # The kept job may be of another kind, and may have ended by now.
+            return life.store.get(held.id) or snapshot(held, (held.job or job).jobwheel_kind.name, self._wall() - self._elapsed())
         now = self._elapsed()
-        kept = held is not row
-        kind = (held.job or job).jobwheel_kind.name  # type: ignore[union-attr]
-        picture = snapshot(held, kind, self._wall() - now)
-        if kept:
-            return picture
+        picture = snapshot(row, job.jobwheel_kind.name, self._wall() - now)
         if row.due <= now:
             life.arm_now(row)
         else:
             session = life.session
             if session is not None:
                 session.room.arm(row)
-        if not self._hub.silent and self._hub.wants(JobAdded):
+        if self._hub.listeners and self._hub.wants(JobAdded):
             self._hub.emit(JobAdded(picture))
+            self._hub.deliver()
         return picture
 
     # --- changing ---
@@ -223,6 +223,8 @@ class TimerManager:
         if row is None:
             return False
         self._life.disarm(row)
+        if row.state is State.SCHEDULED:
+            self._life.arm(row)  # a resume came between the two lines above, and its arming before our disarming
         return True
 
     def resume(self, ref: Ref) -> bool:
@@ -403,10 +405,11 @@ class TimerManager:
     def _tell_cancelled(self, row: Row) -> None:
         if self._waits:
             self._ended(row.id)
-        if not self._hub.silent and self._hub.wants(JobCancelled):
+        if self._hub.listeners and self._hub.wants(JobCancelled):
             job = self._life.store.get(row.id)
             if job is not None:
                 self._hub.emit(JobCancelled(job))
+                self._hub.deliver()
 
     def _ended(self, id: int) -> None:
         if self._waits:
@@ -424,6 +427,22 @@ class TimerManager:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a TimerManager is not picklable: it holds threads. Let each process make its own with open_timer()")
+
+
+ORDER_NAMES = ("job", "delay", "at", "trigger", "key", "if_exists", "priority", "tags", "max_wait")
+
+
+def _order(order: Any) -> dict[str, Any]:
+    """One order of `add_jobs` by the names of `add_job`."""
+    if isinstance(order, Mapping):
+        unknown = sorted(set(order) - set(ORDER_NAMES), key=str)
+        if unknown or "job" not in order:
+            raise BadType(f"{order!r:.120}: a dict with 'job' and any other of {', '.join(ORDER_NAMES[1:])}")
+        return dict(order)
+    if isinstance(order, tuple) and len(order) == 2:
+        return {"job": order[0], "delay": order[1]}
+    raise BadType(f"{order!r:.120}: a pair (job, delay), or a dict with the names of add_job")
+
 
 
 __all__ = ["Parts", "TimerManager"]

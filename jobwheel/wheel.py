@@ -28,8 +28,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
-from math import inf
-from operator import attrgetter
+from math import inf, nextafter
+from operator import attrgetter, itemgetter
 from typing import Generic, TypeVar
 
 from jobwheel.errors import BadValue
@@ -80,19 +80,21 @@ class Wheel(Generic[E]):
         self._turns: list[int] = []  # heap: the keys of _beyond
         self._moved = 0  # how much of the next turn's list has moved in
         self._open: Slot[E] = Slot()  # only a mark: the place of what is in _run or _late
-        self._run: list[tuple[float, int, E]] = []  # the opened slots' entries in order ...
-        self._at = 0  # ... from here on
+        self._run: list[E] = []  # the opened slots' entries in order ...
+        self._dues: list[float] = []  # ... their due moments when that order was made ...
+        self._at = 0  # ... and how far both are done with
         self._late: list[tuple[float, int, E]] = []  # heap: what came for an opened slot
         self._order = count()
 
     def insert(self, entry: E) -> None:
         """Puts `entry` at its due moment; one that is here already moves there. Past moments come with the next advance."""
         place = entry.place
+        self._put(entry)
         if place is None:
             self.pending += 1
         else:
             place.dead += 1  # type: ignore[attr-defined]
-        self._put(entry)
+            self._tidy(place)  # type: ignore[arg-type]
 
     def cancel(self, entry: E) -> bool:
         """Takes `entry` out. False if it is not here: cancelled or given back already."""
@@ -121,14 +123,21 @@ class Wheel(Generic[E]):
         """A moment at or before the next due one: exact within the opened slot, else where the next slot begins. None: nothing waits."""
         moments = []
         if self._at < len(self._run):
-            moments.append(self._run[self._at][0])
+            moments.append(self._dues[self._at])
         if self._late:
             moments.append(self._late[0][0])
         if moments:
             return min(moments)
         if self._ticks:
-            return self._ticks[0] * self.tick_length
-        return self._turns[0] * self.slots * self.tick_length if self._turns else None
+            return self._begin_of(self._ticks[0])
+        return self._begin_of(self._turns[0] * self.slots) if self._turns else None
+
+    def _begin_of(self, tick: int) -> float:
+        """The first moment that belongs to `tick`: 10 * 0.1 is 1.0, but 1.0 // 0.1 is 9."""
+        moment = tick * self.tick_length
+        while moment // self.tick_length < tick:
+            moment = nextafter(moment, inf)
+        return moment
 
     @property
     def dead(self) -> int:
@@ -199,50 +208,61 @@ class Wheel(Generic[E]):
 
     def _open_slot(self, slot: Slot[E], tick: int) -> None:
         """Brings the slot's live entries into exact order at the end of the run; one that was touched to a later tick moves there."""
-        opened = [(entry.due, number, entry) for number, entry in zip(self._order, slot, strict=False) if entry.place is slot]
-        if slot.dead:
-            # An entry that moved away and back is referred to twice.
-            opened = list({id(item[2]): item for item in opened}.values())
-        opened.sort()
-        end = bisect_right(opened, tick, key=self._tick_of)
-        for _, _, entry in opened[end:]:
+        entries = [entry for entry in slot if entry.place is slot]
+        if slot.dead:  # an entry that moved away and back is referred to twice
+            entries = list({id(entry): entry for entry in entries}.values())
+        # Each due moment is read once: another thread may touch it at any time.
+        dues = [entry.due for entry in entries]
+        order = sorted(range(len(dues)), key=dues.__getitem__)
+        dues.sort()
+        entries = [entries[index] for index in order]
+        end = bisect_right(dues, tick, key=self._tick_of)
+        for entry in entries[end:]:
             self._put(entry)
-        del opened[end:]
-        for _, _, entry in opened:
-            entry.place = self._open
-        self._run += opened
+        del entries[end:], dues[end:]
+        mark = self._open
+        for entry in entries:
+            entry.place = mark
+        self._run += entries
+        self._dues += dues
 
-    def _tick_of(self, item: tuple[float, int, E]) -> int:
-        return int(item[0] // self.tick_length)
+    def _tick_of(self, due: float) -> int:
+        return int(due // self.tick_length)
 
     def _take(self, now: float) -> list[E]:
-        cut = bisect_right(self._run, (now, inf), self._at)  # type: ignore[type-var]
-        taken = self._run[self._at : cut]
+        cut = bisect_right(self._dues, now, self._at)
+        taken, recorded = self._run[self._at : cut], self._dues[self._at : cut]
         self._at = cut
         if self._at * 2 >= len(self._run):
-            del self._run[: self._at]
+            del self._run[: self._at], self._dues[: self._at]
             self._at = 0
         if self._late and self._late[0][0] <= now:
-            while self._late and self._late[0][0] <= now:
-                taken.append(heappop(self._late))
-            taken.sort()
+            taken, recorded = self._merge_late(taken, recorded, now)
         due: list[E] = []
+        mark = self._open
         touched = False
-        for recorded, _, entry in taken:
-            if entry.place is not self._open:
-                self._open.dead -= 1
-                continue
-            moment = entry.due
-            if moment > now:
+        for entry, moment in zip(taken, recorded, strict=True):
+            if entry.place is not mark:
+                mark.dead -= 1
+            elif (present := entry.due) > now:
                 self._put(entry)
-                continue
-            touched = touched or moment != recorded
-            entry.place = None
-            due.append(entry)
+            else:
+                touched = touched or present != moment
+                entry.place = None
+                due.append(entry)
         self.pending -= len(due)
         if touched:
             due.sort(key=_due)
         return due
+
+    def _merge_late(self, taken: list[E], recorded: list[float], now: float) -> tuple[list[E], list[float]]:
+        """Both in one order; of equal moments those of the run came first."""
+        while self._late and self._late[0][0] <= now:
+            moment, _, entry = heappop(self._late)
+            taken.append(entry)
+            recorded.append(moment)
+        order = sorted(range(len(recorded)), key=recorded.__getitem__)
+        return [taken[index] for index in order], [recorded[index] for index in order]
 
     def _moving(self) -> Slot[E] | None:
         """The list of the next turn while it has not moved into the ring."""
@@ -276,16 +296,21 @@ class Wheel(Generic[E]):
             return
         if slot is self._open:
             if slot.dead * 2 > len(self._run) - self._at + len(self._late):
-                # An entry that moved inside the opened slot is referred to twice: the earlier reference is the one to keep.
-                items = sorted((*self._run[self._at :], *self._late), reverse=True)
-                self._run = list({id(item[2]): item for item in items if item[2].place is slot}.values())
-                self._run.sort()
-                self._at = 0
-                self._late = []
-                slot.dead = 0
+                self._tidy_open()
         elif slot.dead * 2 > len(slot) and slot is not self._moving():
             slot[:] = {id(entry): entry for entry in slot if entry.place is slot}.values()
             slot.dead = 0
+
+    def _tidy_open(self) -> None:
+        run = zip(self._dues[self._at :], self._run[self._at :], strict=True)
+        late = ((due, entry) for due, _, entry in sorted(self._late))
+        kept: dict[int, tuple[float, E]] = {}
+        for due, entry in sorted((*run, *late), key=itemgetter(0)):
+            if entry.place is self._open:
+                kept.setdefault(id(entry), (due, entry))  # one that moved inside here is referred to twice: the earlier one counts
+        self._dues, self._run, self._at = [due for due, _ in kept.values()], [entry for _, entry in kept.values()], 0
+        self._late = []
+        self._open.dead = 0
 
     def _references(self) -> int:
         rings = sum(len(slot) for ring in (self._ring, self._next_ring) for slot in ring if slot is not None)

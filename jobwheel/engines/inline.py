@@ -47,14 +47,14 @@ class InlineEngine(Engine):
             self._desk.pump()
 
     def _run(self, row: Row) -> Verdict:
-        context = row.run
-        assert context is not None
+        assert row.job is not None
+        kind = row.job.jobwheel_kind
         began = self._clock.elapsed()
-        verdict = asyncio.run(self._runner.run_async(row)) if context.kind.call.is_async else self._runner.run(row)
-        timeout = context.kind.options.timeout
+        verdict = asyncio.run(self._runner.run_async(row)) if kind.call.is_async else self._runner.run(row)
+        timeout = kind.options.timeout
         if timeout is not None and self._clock.elapsed() - began > timeout:
             self._desk.timed_out(row)
-            return self._runner.timed_out(row)
+            return self._runner.timed_out(row, kind)
         return verdict
 
     def withdraw(self) -> list[Row]:

@@ -23,6 +23,7 @@ from jobwheel.engine import Desk, Engine, EngineHealth
 from jobwheel.engines.loop import LoopThread
 from jobwheel.engines.watch import Watch
 from jobwheel.errors import UsageError
+from jobwheel.kind import Kind
 from jobwheel.lanes import Lanes
 from jobwheel.row import Row
 from jobwheel.runner import Runner
@@ -33,8 +34,8 @@ from jobwheel.verdict import Failed
 log = logging.getLogger("jobwheel.engine")
 
 Permit = Literal["row", "stop"]
-Current = tuple[Row, int, float]
-"""What a worker runs: the row, the number of the attempt, and the elapsed moment at which its time is over (inf: never)."""
+Current = tuple[Row, Kind, int, float]
+"""What a worker runs: the row, its kind, the number of the attempt, and the elapsed moment when its time is over (inf: never)."""
 
 AGAIN = 1.0
 """Seconds until a thread that could not be started is tried again."""
@@ -78,6 +79,7 @@ class ThreadEngine(Engine):
         self._low = self._bound // 2
         self.lanes: Lanes[Row] = Lanes(clock.elapsed, workers.ageing)
         self.permits: SimpleQueue[Permit] = SimpleQueue()
+        self._queued = self.permits.qsize  # as many as there are rows in the lanes, and cheaper to ask
         self._workers: list[Worker] = []  # written by start, then by the watch
         self._hung: set[Worker] = set()
         self._numbers = 0
@@ -107,7 +109,7 @@ class ThreadEngine(Engine):
     def room(self) -> int:
         if self._stopping or not self._size:
             return 0
-        return self._bound - len(self.lanes) - len(self._loop.waiting)
+        return self._bound - self._queued() - len(self._loop.waiting)
 
     def top(self) -> int | None:
         return self.lanes.top()
@@ -127,15 +129,15 @@ class ThreadEngine(Engine):
         else:
             timeout = kind.options.timeout
             if timeout is None:
-                worker.current = (row, attempt, inf)
+                worker.current = (row, kind, attempt, inf)
             else:
                 limit = self._elapsed() + timeout
-                worker.current = (row, attempt, limit)
+                worker.current = (row, kind, attempt, limit)
                 self._watch.expect(limit)
             verdict = self._runner.run(row)
             self._desk.done(row, attempt, verdict)
             worker.current = None
-        if len(self.lanes) <= self._low:
+        if self._queued() <= self._low:
             self._desk.pump()
 
     def _run_coroutine(self, row: Row, attempt: int) -> None:
@@ -152,21 +154,21 @@ class ThreadEngine(Engine):
             current = worker.current
             if current is None or current is worker.overran:
                 continue
-            if current[2] <= now:
+            if current[3] <= now:
                 worker.overran = current
-                self._overrun(worker, *current)
+                self._overrun(worker, current)
             else:
-                next_look = min(next_look, current[2])
+                next_look = min(next_look, current[3])
         return next_look if self._fill_up() else min(next_look, now + AGAIN)
 
-    def _overrun(self, worker: Worker, row: Row, attempt: int, limit: float) -> None:
+    def _overrun(self, worker: Worker, current: Current) -> None:
+        row, kind, attempt, _ = current
         # The run may end at this very moment. Then its worker settles first and `done` below is refused, or ours is the one that counts.
-        context = row.run
-        if context is None or row.attempt != attempt or row.state is not State.RUNNING:
+        if row.attempt != attempt or row.state is not State.RUNNING:
             return
         self._hung.add(worker)
         self._desk.timed_out(row)
-        verdict = self._runner.timed_out(row)
+        verdict = self._runner.timed_out(row, kind)
         if isinstance(verdict, Failed):
             self._desk.done(row, attempt, verdict)
         # Else another attempt is due, which must not run beside this one: it is settled when the thread ends.
@@ -210,7 +212,7 @@ class ThreadEngine(Engine):
             self.permits.put("stop")
         self._loop.stop()
         deadline = time.monotonic() + timeout
-        everyone = [*self._workers, *self._hung]
+        everyone = {*self._workers, *self._hung}
         for worker in everyone:
             if worker is not threading.current_thread():
                 worker.join(max(0.0, deadline - time.monotonic()))

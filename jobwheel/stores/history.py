@@ -7,22 +7,21 @@ Not promised: order between rows that end at the same moment in different thread
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from jobwheel.kind import Kind
 from jobwheel.row import Row
 from jobwheel.state import State
 
-BATCH = 256
+BATCH = 512
 """Ended rows that may wait in the inbox before a `put` files them."""
 
 
-@dataclass(slots=True)
-class Ended:
+class Ended(NamedTuple):
     """An ended row with what is needed to show it: its kind (the row may have dropped its job) and when it ended."""
 
     row: Row
-    kind: str
+    kind: Kind
     state: State
     at: float
 
@@ -39,10 +38,10 @@ class History:
         self._by_key: dict[str, Ended] = {}
         self._totals: Counter[State] = Counter()
 
-    def put(self, row: Row, kind: str, now: float) -> None:
-        """Files a row that has just ended. The inbox is a deque, so many threads may do it at once; one of them tidies now and then."""
+    def put(self, row: Row, kind: Kind, state: State, now: float) -> None:
+        """Takes a row that has just ended. The inbox is a deque, so many threads may do it at once; one of them files now and then."""
         inbox = self._inbox
-        inbox.append(Ended(row, kind, row.state, now))
+        inbox.append((row, kind, state, now))  # type: ignore[arg-type]  # a plain tuple costs a third; `_file` makes the others
         if len(inbox) > BATCH and self._lock.acquire(blocking=False):
             try:
                 self._file(now)
@@ -79,25 +78,26 @@ class History:
             return {state: count for state, count in self._totals.items() if count}
 
     def _file(self, now: float) -> None:
-        for ended in self._drain():
-            self._totals[ended.state] += 1
+        came = self._drain()
+        self._totals.update(state for _, _, state, _ in came)
+        # Of a burst only the newest are kept: the others are counted and never filed.
+        for ended in map(Ended._make, came[-self._keep :] if self._keep else ()):
             self._by_id[ended.row.id] = ended
             if ended.row.key is not None:
                 self._by_key[ended.row.key] = ended
-        surplus = len(self._by_id) - self._keep
-        for ended in list(self._oldest(surplus, now - self._seconds)):
-            del self._by_id[ended.row.id]
-            self._forget_key(ended)
+        surplus, horizon = len(self._by_id) - self._keep, now - self._seconds
+        for ended in list(self._by_id.values())[:surplus] if surplus > 0 else ():
+            self._forget(ended)
+        while self._by_id and (oldest := next(iter(self._by_id.values()))).at < horizon:
+            self._forget(oldest)
 
-    def _drain(self) -> Iterator[Ended]:
-        while self._inbox:
-            yield self._inbox.popleft()
+    def _drain(self) -> list[Ended]:
+        # Only as many as are there now: other threads go on appending, and the holder of the lock must not serve them for ever.
+        return [self._inbox.popleft() for _ in range(len(self._inbox))]
 
-    def _oldest(self, surplus: int, horizon: float) -> Iterator[Ended]:
-        for number, ended in enumerate(self._by_id.values()):
-            if number >= surplus and ended.at >= horizon:
-                return
-            yield ended
+    def _forget(self, ended: Ended) -> None:
+        del self._by_id[ended.row.id]
+        self._forget_key(ended)
 
     def _forget_key(self, ended: Ended) -> None:
         key = ended.row.key

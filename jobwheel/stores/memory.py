@@ -1,36 +1,35 @@
 """The memory store: rows in dictionaries, gone with the process. The row itself is the entry that rooms hold.
 
-Promises: every method is atomic and none waits for another thread longer than a few instructions, but for keys that several
-threads fight over. Adding, cancelling, touching, claiming and settling take no lock that all threads share.
-Relies on: a single `dict` and `deque` operation being atomic, `del row.token` succeeding for one thread only (`Row`).
+Promises: every method is atomic, and none waits for another thread longer than a few instructions. Adding, cancelling,
+touching, claiming and settling take no lock at all.
+Relies on: a single `dict` or `deque` operation being atomic, and the two locks in each `Row`.
 Not promised: a picture of several rows at one instant; `find` may miss a row that moves while it looks.
 
 How a row changes hands: whoever takes its token decides. A claim leaves it taken and sets RUNNING, a cancel sets CANCELLED; a touch
-gives it back. The end of a run is decided by `running.pop(id)`, which gives the row to one settler. A key is taken by `setdefault`
-and freed, or passed from an old row to a new one, under one of 64 locks chosen by the key: two threads meet there only if
-their keys do, and never while adding with a key of their own.
+gives it back. The end of a run is decided by `running.pop(id)`, which gives the row to one settler. A key is taken by
+`setdefault`; where it leads is changed only by the thread that has deleted the `keyed` of the row it leads to.
 """
 
 import itertools
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from typing import ClassVar
 
 from jobwheel.clock import Clock
 from jobwheel.errors import BadValue, JobExists, TooManyPending
-from jobwheel.job import JobContext
+from jobwheel.job import context_of
 from jobwheel.kind import Kind
 from jobwheel.row import Entry, Row, ScheduledJob, Terms, snapshot
 from jobwheel.settings import Settings
 from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store
 from jobwheel.stores.history import Ended, History
-from jobwheel.verdict import Again, Failed, Succeeded, Verdict
+from jobwheel.verdict import SUCCEEDED, Again, Failed, Succeeded, Verdict
 
 SCHEDULED, PAUSED, RUNNING, CANCELLED = State.SCHEDULED, State.PAUSED, State.RUNNING, State.CANCELLED
 REVIVABLE = frozenset({State.FAILED, State.MISSED, State.INTERRUPTED})
-KEY_LOCKS = 64
 
 
 class MemoryStore(Store):
@@ -49,7 +48,6 @@ class MemoryStore(Store):
         self._running: dict[int, Row] = {}
         self._paused: dict[int, Row] = {}
         self._keys: dict[str, Row] = {}  # the newest live row of each key
-        self._key_locks = [threading.Lock() for _ in range(KEY_LOCKS)]
         self._limited: dict[str, set[int]] = {}  # running ids of the kinds that have a max_running
         self._limited_lock = threading.Lock()  # counting and entering are one step, for those kinds only
         self._history = History(settings.store.keep, settings.store.keep_days * 86400)
@@ -65,33 +63,52 @@ class MemoryStore(Store):
         row.id = next(self._ids)
         self._rows[row.id] = row
         key = row.key
-        if key is not None and self._keys.setdefault(key, row) is not row:
-            return self._add_contended(row, key, if_exists)
+        if key is not None:
+            row.keyed = True
+            if self._keys.setdefault(key, row) is not row:
+                return self._add_contended(row, key, if_exists)
         row.token = True
         return row, None
 
     def _add_contended(self, row: Row, key: str, if_exists: IfExists) -> tuple[Row, Row | None]:
-        """The key is held by another row, or was a moment ago."""
-        with self._lock_of(key):
-            while (holder := self._keys.setdefault(key, row)) is not row:
-                if if_exists != "replace" and holder.state not in ENDED:
-                    self._discard(row)
-                    if if_exists == "error":
-                        raise JobExists(key, holder.id)
-                    return holder, None
-                if holder.take():
-                    self._keys[key] = row
-                    self._end(holder, CANCELLED, self._elapsed())
-                    row.token = True
-                    return row, holder
-                if holder.run is not None:
-                    holder.run.superseded = True
-                if holder.state is RUNNING or holder.state in ENDED:
-                    # The key goes to the new row; whoever ends the old one sees that it is not its own any more.
-                    self._keys[key] = row
-                # Else its attempt ended between the two looks and it is scheduled again (see `_again`): take it in the next round.
-            row.token = True
-            return row, None
+        """The key leads to another row, or did a moment ago."""
+        while (holder := self._keys.setdefault(key, row)) is not row:
+            if holder.state in ENDED:
+                time.sleep(0)  # its end frees the key in a few instructions
+            elif if_exists != "replace":
+                self._discard(row)
+                if if_exists == "error":
+                    raise JobExists(key, holder.id)
+                return holder, None
+            elif holder.take():
+                return self._replace_waiting(row, key, holder)
+            elif self._supersede(row, key, holder):
+                break
+        row.token = True
+        return row, None
+
+    def _replace_waiting(self, row: Row, key: str, holder: Row) -> tuple[Row, Row | None]:
+        """The caller holds `holder`, so nobody but another adder can take the key from it, and that one would hold it too."""
+        del holder.keyed
+        self._keys[key] = row
+        self._paused.pop(holder.id, None)
+        self._end(holder, CANCELLED, self._elapsed())
+        row.token = True
+        return row, holder
+
+    def _supersede(self, row: Row, key: str, holder: Row) -> bool:
+        """Takes the key from a running row, which gets no further attempt; False: it has ended or waits again, look anew."""
+        if holder.job is not None:
+            context_of(holder).superseded = True
+        # The flag first, then the look at the state: `_again` does it the other way round, so one of the two sees the other.
+        if holder.state is not RUNNING:
+            return False
+        try:
+            del holder.keyed
+        except AttributeError:  # its end, or another adder, was faster
+            return False
+        self._keys[key] = row
+        return True
 
     def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
         if self._limit:
@@ -101,22 +118,24 @@ class MemoryStore(Store):
         return self._add_many(rows)
 
     def _add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
-        # First all that cannot fail any more, without tokens, so that nobody can claim them; conflicts that can be settled come after.
+        # First all that can fail, without tokens, so that nobody can claim them; the conflicts that cannot fail come after.
         contended: list[tuple[int, Row, IfExists]] = []
         for number, (row, if_exists) in enumerate(rows):
             row.id = next(self._ids)
             self._rows[row.id] = row
-            if row.key is not None and self._keys.setdefault(row.key, row) is not row:
-                contended.append((number, row, if_exists))
-                if if_exists == "error" and (holder := self._keys.get(row.key)) is not None and holder.state not in ENDED:
-                    for added, _ in rows[: number + 1]:
-                        self._discard(added)
-                    raise JobExists(row.key, holder.id)
-        waiting = {row.id for _, row, _ in contended}
-        for row, _ in rows:
-            if row.id not in waiting:
-                row.token = True
+            row.keyed = True
+            if row.key is None or self._keys.setdefault(row.key, row) is row:
+                continue
+            contended.append((number, row, if_exists))
+            if if_exists == "error" and (holder := self._keys.get(row.key)) is not None and holder.state not in ENDED:
+                for added, _ in rows[: number + 1]:
+                    self._discard(added)
+                raise JobExists(row.key, holder.id)
         answers: list[tuple[Row, Row | None]] = [(row, None) for row, _ in rows]
+        later = {number for number, _, _ in contended}
+        for number, (row, _) in enumerate(rows):
+            if number not in later:
+                row.token = True
         for number, row, if_exists in contended:
             assert row.key is not None
             answers[number] = self._add_contended(row, row.key, "replace" if if_exists == "error" else if_exists)
@@ -134,7 +153,8 @@ class MemoryStore(Store):
         row.state = CANCELLED
         row.job = None
         self._rows.pop(row.id, None)
-        self._free_key(row)
+        if row.key is not None and self._keys.get(row.key) is row:
+            self._free_key(row, row.key)
 
     def claim(self, entries: Sequence[Entry]) -> Claim:
         rows: list[Row] = []
@@ -157,11 +177,11 @@ class MemoryStore(Store):
             if row.due > now or (row.terms is not None and self._early_by_wall(row, now)):
                 row.token = True
                 later.append(row)
-            elif kind.options.max_running is not None and not self._may_run(kind, row):
+            elif not kind.is_free and not self._may_run(kind, row):
                 row.token = True
                 held.append((kind.name, row))
             else:
-                row.run = JobContext(row, kind)
+                row.run = None
                 row.attempt += 1
                 running[row.id] = row
                 row.state = RUNNING
@@ -178,9 +198,12 @@ class MemoryStore(Store):
         return missing > 0
 
     def _may_run(self, kind: Kind, row: Row) -> bool:
+        most = kind.options.max_running
+        if most is None:
+            return True
         with self._limited_lock:
             ids = self._limited.setdefault(kind.name, set())
-            if len(ids) >= (kind.options.max_running or 0):
+            if len(ids) >= most:
                 return False
             ids.add(row.id)
             return True
@@ -189,30 +212,28 @@ class MemoryStore(Store):
         """RUNNING is over for the row; True for exactly one caller."""
         if self._running.pop(row.id, None) is None:
             return False
-        if self._limited and row.run is not None and (ids := self._limited.get(row.run.kind.name)) is not None:
+        if self._limited and (ids := self._limited.get(row.job.jobwheel_kind.name)) is not None:  # type: ignore[union-attr]
             ids.discard(row.id)
         return True
 
     def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
         if row.attempt != attempt or not self._leave(row):
             return None
-        now = self._elapsed()
-        run = row.run
-        assert run is not None
-        run.ended = now
-        if type(verdict) is Succeeded:
-            run.result = verdict.result
-        elif type(verdict) is Again:
-            run.error, run.trace = verdict.error, verdict.trace
-            return self._again(row, run, now + verdict.delay)
-        else:
-            run.error = verdict.error
-            if type(verdict) is Failed:
-                run.trace = verdict.trace
+        now = row.ended = self._elapsed()
+        if verdict is not SUCCEEDED:
+            context = context_of(row)
+            if isinstance(verdict, Succeeded):
+                context.result = verdict.result
+            else:
+                context.error = verdict.error
+                if isinstance(verdict, Failed | Again):
+                    context.trace = verdict.trace
+                if isinstance(verdict, Again):
+                    return self._again(row, now + verdict.delay)
         self._end(row, verdict.state, now)
         return verdict.state
 
-    def _again(self, row: Row, run: JobContext, due: float) -> State:
+    def _again(self, row: Row, due: float) -> State:
         if row.terms is None:
             row.terms = Terms()
         if row.terms.delay is None:
@@ -220,10 +241,11 @@ class MemoryStore(Store):
         if row.terms.nominal is None:
             row.terms.nominal = row.due
         row.due = due
-        # State first, then the look at the flags: `cancel` sets its flag and then looks at the state, so one of the two sees the other.
+        # The state first, then the look at the flags: `cancel` sets its flag and then looks at the state, so one of the two sees the other.
         row.state = SCHEDULED
-        if run.cancel_asked or run.superseded:
-            self._end(row, CANCELLED if run.cancel_asked else State.FAILED, self._elapsed())
+        context = row.run
+        if context is not None and (context.cancel_asked or context.superseded):
+            self._end(row, CANCELLED if context.cancel_asked else State.FAILED, self._elapsed())
             return row.state
         row.token = True
         return SCHEDULED
@@ -234,36 +256,32 @@ class MemoryStore(Store):
             if not self._leave(row):
                 continue
             row.attempt -= 1
-            run = row.run
             row.state = SCHEDULED
-            if run is not None and (run.cancel_asked or run.superseded):
+            context = row.run
+            if context is not None and (context.cancel_asked or context.superseded):
                 self._end(row, CANCELLED, self._elapsed())
                 continue
-            row.run = None
             row.token = True
             back.append(row)
         return back
 
     def _end(self, row: Row, state: State, now: float) -> None:
         """The caller holds the row for good: files it under `state`, drops its job unless it can be retried, frees its key."""
-        kind = row.job.jobwheel_kind.name  # type: ignore[union-attr]
+        # In this order the row can be found at each moment, by id and by key: history has it before it leaves the living.
+        row.state = state
+        self._history.put(row, row.job.jobwheel_kind, state, now)  # type: ignore[union-attr]
         if state not in REVIVABLE:
             row.job = None
-        row.state = state
-        self._history.put(row, kind, now)
+        if row.key is not None:
+            self._free_key(row, row.key)
         self._rows.pop(row.id, None)
-        self._free_key(row)
 
-    def _free_key(self, row: Row) -> None:
-        key = row.key
-        if key is not None and self._keys.get(key) is row:
-            lock = self._lock_of(key)
-            with lock:
-                if self._keys.get(key) is row:
-                    del self._keys[key]
-
-    def _lock_of(self, key: str) -> threading.Lock:
-        return self._key_locks[hash(key) % KEY_LOCKS]
+    def _free_key(self, row: Row, key: str) -> None:
+        try:
+            del row.keyed
+        except AttributeError:  # a newer job has taken the key over
+            return
+        del self._keys[key]
 
     def _live(self, ref: Ref) -> Row | None:
         if type(ref) is str:
@@ -274,14 +292,15 @@ class MemoryStore(Store):
         row = self._live(ref)
         while row is not None:
             if row.take():
-                self._paused.pop(row.id, None)
+                if self._paused:
+                    self._paused.pop(row.id, None)
                 self._end(row, CANCELLED, self._elapsed())
                 return row
-            run = row.run
-            if row.state is not RUNNING or run is None:
+            if row.state is not RUNNING or row.job is None:
                 return None
-            run.cancel_asked = True
-            if row.state is RUNNING and row.run is run:
+            context = context_of(row)
+            context.cancel_asked = True
+            if row.state is RUNNING and row.run is context:
                 return None
             # It ended or was scheduled again between the two looks: see `_again`.
         return None
@@ -297,22 +316,20 @@ class MemoryStore(Store):
                 return None
         before = row.due
         terms = row.terms
-        if delay is None:
-            if row.state is PAUSED or (terms is not None and (terms.wall is not None or terms.trigger is not None)):
-                row.token = True
-                raise BadValue(
-                    f"touch({ref!r}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
-                )
-            if terms is None:
-                terms = row.terms = Terms()
-            delay = terms.delay
-            if delay is None:
-                delay = terms.delay = before - row.created
-        due = self._elapsed() + delay
-        if terms is not None:
-            if terms.until is not None and due > terms.until:
-                due = terms.until
-            terms.wall = terms.nominal = None
+        if terms is None:
+            terms = row.terms = Terms()
+        if delay is None and (row.state is PAUSED or terms.wall is not None or terms.trigger is not None):
+            row.token = True
+            raise BadValue(
+                f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
+            )
+        own = terms.delay
+        if own is None and terms.wall is None:
+            own = terms.delay = before - row.created
+        due = self._elapsed() + (own if delay is None else delay)  # type: ignore[operator]
+        if terms.until is not None and due > terms.until:
+            due = terms.until
+        terms.wall = terms.nominal = None
         row.due = due
         row.token = True
         return row, due < before
@@ -323,8 +340,9 @@ class MemoryStore(Store):
             return None
         if row.terms is None:
             row.terms = Terms()
-        if row.terms.delay is None and row.terms.wall is None:
-            row.terms.delay = row.due - row.created
+        if row.terms.delay is None and wall is None:
+            # Its own delay, by which `touch` re-arms; one that was added with at= gets this one.
+            row.terms.delay = row.due - row.created if row.terms.wall is None else due - self._elapsed()
         row.terms.wall = wall
         row.terms.nominal = None
         row.due = due
@@ -356,10 +374,15 @@ class MemoryStore(Store):
         if ended is None or ended.state not in REVIVABLE or ended.row.job is None:
             return None
         row = ended.row
+        while row.id in self._rows:  # its end is a few instructions from done, or another caller has revived it
+            if self._ended(ref) is not ended:
+                return None
+            time.sleep(0)
         if not self._history.take_out(ended, self._rows):
             return None
+        row.keyed = True
         if row.key is not None and self._keys.setdefault(row.key, row) is not row:
-            self._history.put(row, ended.kind, ended.at)
+            self._history.put(row, ended.kind, ended.state, ended.at)
             self._rows.pop(row.id, None)
             return None
         row.due = self._elapsed()
@@ -388,7 +411,7 @@ class MemoryStore(Store):
             return self._picture(row, job.jobwheel_kind.name)
         ended = self._ended(ref)
         if ended is not None:
-            return self._picture(ended.row, ended.kind)
+            return self._picture(ended.row, ended.kind.name)
         row = self._live(ref)  # revived between the two looks
         return None if row is None or row.job is None else self._picture(row, row.job.jobwheel_kind.name)
 
@@ -415,8 +438,8 @@ class MemoryStore(Store):
         if query.states is None or query.states & ENDED:
             for ended in self._history.all(self._elapsed()):
                 row = ended.row
-                if row.id > query.after and row.id not in seen and _matches(row, ended.kind, query):
-                    yield row, ended.kind
+                if row.id > query.after and row.id not in seen and _matches(row, ended.kind.name, query):
+                    yield row, ended.kind.name
 
     def counts(self) -> Counts:
         running, paused = len(self._running), len(self._paused)
