@@ -28,7 +28,7 @@ GOALS = {
 
 
 def row(name: str, figures: str, verdict: str = "") -> None:
-    print(f"{name:<52} {figures:<62} {verdict}", flush=True)  # noqa: T201
+    print(f"{name:<52} {figures:<62} {verdict}", flush=True)
 
 
 def reached(good: bool) -> str:
@@ -204,7 +204,8 @@ def threads(count: int, rounds: int) -> None:
 
     one = statistics.median(run(1) for _ in range(rounds))
     four = statistics.median(run(4) for _ in range(rounds))
-    row("adds by 4 threads together", f"{four:,.0f} per second, one thread {one:,.0f} ({four / one:4.2f}x)", f"goal 0.8x: {reached(four / one >= 0.8)}")
+    text = f"{four:,.0f} per second, one thread {one:,.0f} ({four / one:4.2f}x)"
+    row("adds by 4 threads together", text, f"goal 0.8x: {reached(four / one >= 0.8)}")
 
 
 def lateness(count: int, seconds: float) -> None:
@@ -240,7 +241,7 @@ def main() -> None:
     parser.add_argument("--lead", type=float, default=40.0, help="seconds that adding before the burst may take")
     options = parser.parse_args()
     scale = 10 if options.quick else 1
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}; medians of {options.rounds}\n", flush=True)  # noqa: T201
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}; medians of {options.rounds}\n", flush=True)
     runs = {
         "rates": lambda: compare_rates(100_000 // scale, 20_000 // scale, options.rounds),
         "fire": lambda: compare_fire(100_000 // scale, options.lead / scale, options.rounds),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from apscheduler.executors.pool import ThreadPoolExecutor as ApsPool
@@ -79,12 +79,12 @@ class Apscheduler:
 
     def __init__(self) -> None:
         self.scheduler = BackgroundScheduler(
-            executors={"default": ApsPool(WORKERS)}, job_defaults={"misfire_grace_time": None, "coalesce": True}, timezone=timezone.utc
+            executors={"default": ApsPool(WORKERS)}, job_defaults={"misfire_grace_time": None, "coalesce": True}, timezone=UTC
         )
         self.scheduler.start()
 
     def add(self, number: int, delay: float, key: str) -> object:
-        due = datetime.now(timezone.utc) + timedelta(seconds=delay)
+        due = datetime.now(UTC) + timedelta(seconds=delay)
         return self.scheduler.add_job(call, "date", run_date=due, args=(number,), id=key)
 
     def cancel(self, key: str) -> object:
@@ -94,7 +94,7 @@ class Apscheduler:
             return None
 
     def touch(self, key: str, delay: float) -> object:
-        return self.scheduler.reschedule_job(key, trigger="date", run_date=datetime.now(timezone.utc) + timedelta(seconds=delay))
+        return self.scheduler.reschedule_job(key, trigger="date", run_date=datetime.now(UTC) + timedelta(seconds=delay))
 
     def stop(self) -> None:
         self.scheduler.shutdown(wait=False)

@@ -6,6 +6,7 @@ nested dataclasses, list, tuple, set, dict. `check_storable` tells at the caller
 
 import dataclasses
 import math
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -127,4 +128,4 @@ def _first(paths: Any) -> str | None:
 
 
 def _at(job: IJob, path: str) -> Any:
-    return getattr(job, path.split(".")[0].split("[")[0])
+    return getattr(job, re.split(r"[.\[]", path, maxsplit=1)[0])

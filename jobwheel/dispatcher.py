@@ -37,6 +37,7 @@ from jobwheel.verdict import Missed, Verdict
 
 log = logging.getLogger("jobwheel.dispatcher")
 
+
 class Alarm:
     """An entry of the dispatcher's own: by it the room wakes the dispatcher when a failing store is to be tried again."""
 
@@ -74,7 +75,9 @@ class Dispatcher:
     that may concern a later session's dispatcher, if this one is stopped and the run outlived it.
     """
 
-    def __init__(self, clock: Clock, store: Store, hub: Hub, ageing: float, ended: Callable[[int], None], free: Callable[[str], None]) -> None:
+    def __init__(
+        self, clock: Clock, store: Store, hub: Hub, ageing: float, ended: Callable[[int], None], free: Callable[[str], None]
+    ) -> None:
         self._clock = clock
         self._store = store
         self._hub = hub
@@ -241,7 +244,7 @@ class Dispatcher:
         if oldest is not None and now - oldest > LATE:
             self._warned = now
             log.warning(
-                "%d due jobs wait for a free worker, the oldest for %.1f s: nothing is lost, but more workers.threads or shorter jobs are needed",
+                "%d due jobs wait for a free worker, the oldest for %.1f s; none is lost, but give more workers.threads, or make jobs shorter",
                 len(self.backlog), now - oldest,
             )  # fmt: skip
 

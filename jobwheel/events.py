@@ -115,6 +115,11 @@ class Hub:
         while self._inline and self._waiting:
             self._tell(self._waiting.popleft())
 
+    def stop(self) -> None:
+        """Lets the thread end once it has told what waits; the next event starts another one."""
+        if self._thread is not None:
+            self._news.put(False)
+
     def after_fork(self) -> None:
         """In a forked child: the thread and what waits for it are the parent's; the listeners stay."""
         self._lock = threading.Lock()
@@ -125,6 +130,10 @@ class Hub:
     def _live(self) -> None:
         while self._news.get():
             self._tell(self._waiting.popleft())
+        with self._lock:
+            self._thread = None
+        if self._waiting:  # an emitter counted on this thread a moment ago
+            self.start()
 
     def _tell(self, event: Event) -> None:
         for wanted, listener in self.listeners:

@@ -63,7 +63,7 @@ class IJob(ABC):
         except TypeError as error:
             if not rest:
                 raise
-            raise BadType(f"{cls.__qualname__}: there is no class option {', '.join(rest)}; see jobwheel.IJob for those there are") from error
+            raise BadType(f"{cls.__qualname__}: there is no class option {', '.join(rest)}; see jobwheel.IJob") from error
         given = {
             "retry": retry, "timeout": timeout, "priority": priority, "max_running": max_running,
             "misfire_grace_time": misfire_grace_time, "on_crash": on_crash, "overlap": overlap,

@@ -38,11 +38,14 @@ class Call:
         object.__setattr__(self, "is_plain", not (self.services or self.optional or self.is_async))
 
 
+ONE_ATTEMPT = Retry()
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The keywords of the class statement. A subclass inherits those it does not give."""
 
-    retry: Retry = Retry()
+    retry: Retry = ONE_ATTEMPT
     timeout: float | None = None
     priority: int = 0
     max_running: int | None = None

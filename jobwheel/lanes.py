@@ -74,9 +74,9 @@ class Lanes(Generic[E]):
             popleft = self._order[0].popleft
             try:
                 for _ in range(most):
-                    items.append(popleft())
+                    items.append(popleft())  # noqa: PERF401 (a comprehension would lose them all when the lane runs empty)
             except IndexError:
-                pass
+                return items
             return items
         while len(items) < most and (item := self.pop()) is not None:
             items.append(item)

@@ -155,6 +155,7 @@ class Lifecycle:
         for row in back:
             self.arm(row)  # into the room of a session that another thread has started meanwhile
         running = session.engine.stop(0.0 if session.engine.inside_run() else timeout)
+        self._hub.stop()
         return sorted(row.id for row in running)
 
     def set_scope(self, scope: Scope | None) -> None:

@@ -96,7 +96,7 @@ def _import_jobs(modules: Sequence[str]) -> Iterator[str]:
             importlib.import_module(module)
         # Whatever a module raises at import is told with its name, and the next one is tried; `sys.exit` at its top level as well,
         # which would end the program without a word.
-        except (Exception, SystemExit) as error:  # noqa: BLE001
+        except (Exception, SystemExit) as error:
             if isinstance(error, ModuleNotFoundError) and error.name is not None and f"{module}.".startswith(f"{error.name}."):
                 yield f"jobs: there is no module {module!r} ({error}); check its spelling and the directory the program runs in"
             else:

@@ -13,8 +13,8 @@ from jobwheel.job import IJob
 from jobwheel.kind import Kind
 from jobwheel.row import Row, ScheduledJob, Terms
 from jobwheel.services import Services
-from jobwheel.store import Query, Ref
 from jobwheel.state import State
+from jobwheel.store import Query, Ref
 
 IF_EXISTS = ("replace", "keep", "error")
 Delay = float | timedelta
@@ -85,7 +85,7 @@ class OrderDesk:
         if terms.wall is not None or terms.trigger is not None:
             raise BadValue("max_wait= bounds how far touch() may postpone a job with a delay; it has no meaning with at= or trigger=")
         if now + longest < due:
-            raise BadValue(f"max_wait={max_wait!r} is shorter than the delay, so the job could never wait that long; raise one or lower the other")
+            raise BadValue(f"max_wait={max_wait!r} is shorter than the delay: raise one, or lower the other")
         return now + longest
 
     def _meet(self, job: Any) -> Kind:
@@ -126,7 +126,8 @@ def wall_seconds(at: Any, now: float) -> float:
         raise BadType(f"at={at!r}: an aware datetime, not {type(at).__name__}; for a wait give delay")
     if at.utcoffset() is None:
         raise BadValue(
-            f"at={at!r} has no time zone, so it names no moment; use datetime.now(UTC) + ..., or at.replace(tzinfo=ZoneInfo('Europe/Berlin'))"
+            f"at={at!r} has no time zone, so it names no moment; "
+            "use datetime.now(UTC) + ..., or at.replace(tzinfo=ZoneInfo('Europe/Berlin'))"
         )
     wall = at.timestamp()
     if abs(wall - now) > LONGEST:

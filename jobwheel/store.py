@@ -89,7 +89,8 @@ class Store(ABC):
     def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
         """Writes the verdict of run number `attempt` down and gives the state it led to; SCHEDULED: the row must be armed.
 
-        None: that run was settled before, and nothing was written. An `Again` becomes CANCELLED where `cancel` was asked for meanwhile, and FAILED where a newer job took the key.
+        None: that run was settled before, and nothing was written. An `Again` becomes CANCELLED where `cancel` was asked for
+        meanwhile, and FAILED where a newer job took the key.
         """
 
     @abstractmethod

@@ -31,8 +31,8 @@ class ManualClock:
         self._elapsed = 0.0
         self._wall = wall
         self._moving = False
-        self._pass: Callable[[], float | None] = lambda: None
-        """One pass of the timer's ticker with everything that it makes due; gives the next due moment."""
+        self.do_pass: Callable[[], float | None] = lambda: None
+        """Set by `manual_timer`. One pass of the timer's ticker with everything that it makes due; gives the next due moment."""
 
     def elapsed(self) -> float:
         """Seconds that have gone by, suspend included."""
@@ -77,15 +77,15 @@ class ManualClock:
 
     def _walk(self, end: float) -> None:
         offset = self._wall - self._elapsed
-        due = self._pass()
+        due = self.do_pass()
         while due is not None and due <= end:
             # A moment that has passed already stands for "now": what comes late must not turn the clock back.
             self._elapsed = max(self._elapsed, due)
             self._wall = self._elapsed + offset
-            due = self._pass()
+            due = self.do_pass()
         self._elapsed = max(self._elapsed, end)
         self._wall = self._elapsed + offset
-        self._pass()
+        self.do_pass()
 
 
 def manual_timer(*, services: object = None, **settings: Any) -> tuple[TimerManager, ManualClock]:
@@ -105,7 +105,7 @@ def manual_timer(*, services: object = None, **settings: Any) -> tuple[TimerMana
     parts = Parts(clock, find_member("store.kind", checked.store.kind), ManualRoom, InlineEngine)
     timer = TimerManager(parts, checked, services=services, inline_events=True)
     timer.start()
-    clock._pass = lambda: _pass(timer, clock)
+    clock.do_pass = lambda: _pass(timer, clock)
     return timer, clock
 
 
@@ -113,7 +113,8 @@ def _pass(timer: TimerManager, clock: Clock) -> float | None:
     """Ticks and runs until nothing is due at this moment; gives the next due moment."""
     while (session := timer.session) is not None:
         room, engine = session.room, session.engine
-        assert isinstance(room, ManualRoom) and isinstance(engine, InlineEngine)
+        assert isinstance(room, ManualRoom)
+        assert isinstance(engine, InlineEngine)
         room.ticker.pass_()
         session.dispatcher.pump()
         engine.run_all()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from jobwheel.codec import check_storable
 from jobwheel.delay import seconds
@@ -131,15 +131,15 @@ class TimerManager:
             return life.store.get(held.id) or snapshot(held, (held.job or job).jobwheel_kind.name, self._wall() - self._elapsed())
         now = self._elapsed()
         picture = snapshot(row, job.jobwheel_kind.name, self._wall() - now)
+        if self._hub.listeners and self._hub.wants(JobAdded):
+            self._hub.emit(JobAdded(picture))  # before the arming, and so before the events of its run
+            self._hub.deliver()
         if row.due <= now:
             life.arm_now(row)
         else:
             session = life.session
             if session is not None:
                 session.room.arm(row)
-        if self._hub.listeners and self._hub.wants(JobAdded):
-            self._hub.emit(JobAdded(picture))
-            self._hub.deliver()
         return picture
 
     # --- changing ---
@@ -367,7 +367,7 @@ class TimerManager:
             log.warning("jobwheel stopped while %d jobs still run: %s", len(left), ", ".join(map(str, left)))
         return left
 
-    def __enter__(self) -> TimerManager:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -418,10 +418,10 @@ class TimerManager:
             for ended in waiting:
                 ended.set()
 
-    def __copy__(self) -> TimerManager:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> TimerManager:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # dependency-injector copies what it is given; there must be one timer all the same.
         return self
 
@@ -442,7 +442,6 @@ def _order(order: Any) -> dict[str, Any]:
     if isinstance(order, tuple) and len(order) == 2:
         return {"job": order[0], "delay": order[1]}
     raise BadType(f"{order!r:.120}: a pair (job, delay), or a dict with the names of add_job")
-
 
 
 __all__ = ["Parts", "TimerManager"]

@@ -48,11 +48,13 @@ _due = attrgetter("due")
 class Slot(list[E]):
     """The entries of one tick (or of one turn beyond the ring), in order of arrival. `dead` of them are not here any more."""
 
-    __slots__ = ("dead",)
+    __slots__ = ("dead", "wheel")
 
-    def __init__(self) -> None:
+    def __init__(self, wheel: object) -> None:
         super().__init__()
         self.dead = 0
+        self.wheel = wheel
+        """An entry whose place belongs to another wheel, one that was given up with what it held, is in none of ours."""
 
 
 class Wheel(Generic[E]):
@@ -79,7 +81,7 @@ class Wheel(Generic[E]):
         self._beyond: dict[int, Slot[E]] = {}  # by turn; while a turn is here, what is new for it comes here too (FIFO)
         self._turns: list[int] = []  # heap: the keys of _beyond
         self._moved = 0  # how much of the next turn's list has moved in
-        self._open: Slot[E] = Slot()  # only a mark: the place of what is in _run or _late
+        self._open: Slot[E] = Slot(self)  # only a mark: the place of what is in _run or _late
         self._run: list[E] = []  # the opened slots' entries in order ...
         self._dues: list[float] = []  # ... their due moments when that order was made ...
         self._at = 0  # ... and how far both are done with
@@ -88,23 +90,23 @@ class Wheel(Generic[E]):
 
     def insert(self, entry: E) -> None:
         """Puts `entry` at its due moment; one that is here already moves there. Past moments come with the next advance."""
-        place = entry.place
+        place = self._place_of(entry)
         self._put(entry)
         if place is None:
             self.pending += 1
         else:
-            place.dead += 1  # type: ignore[attr-defined]
-            self._tidy(place)  # type: ignore[arg-type]
+            place.dead += 1
+            self._tidy(place)
 
     def cancel(self, entry: E) -> bool:
         """Takes `entry` out. False if it is not here: cancelled or given back already."""
-        place = entry.place
+        place = self._place_of(entry)
         if place is None:
             return False
         entry.place = None
         self.pending -= 1
-        place.dead += 1  # type: ignore[attr-defined]
-        self._tidy(place)  # type: ignore[arg-type]
+        place.dead += 1
+        self._tidy(place)
         return True
 
     def advance(self, now: float) -> list[E]:
@@ -121,6 +123,8 @@ class Wheel(Generic[E]):
 
     def next_due(self) -> float | None:
         """A moment at or before the next due one: exact within the opened slot, else where the next slot begins. None: nothing waits."""
+        if not self.pending:
+            return None
         moments = []
         if self._at < len(self._run):
             moments.append(self._dues[self._at])
@@ -151,6 +155,10 @@ class Wheel(Generic[E]):
                 if slot and len(slot) > slot.dead:
                     yield turn * self.slots + index, len(slot) - slot.dead
 
+    def _place_of(self, entry: E) -> Slot[E] | None:
+        place = entry.place
+        return place if isinstance(place, Slot) and place.wheel is self else None
+
     def _put(self, entry: E) -> None:
         due = entry.due
         tick = int(due // self.tick_length)
@@ -162,7 +170,7 @@ class Wheel(Generic[E]):
         slot = self._beyond.get(turn)
         if slot is None:
             if turn > self._turn + 1:
-                slot = self._beyond[turn] = Slot()
+                slot = self._beyond[turn] = Slot(self)
                 heappush(self._turns, turn)
             else:
                 slot = self._slot(tick, turn)
@@ -174,7 +182,7 @@ class Wheel(Generic[E]):
         index = tick - turn * self.slots
         slot = ring[index]
         if slot is None:
-            slot = ring[index] = Slot()
+            slot = ring[index] = Slot(self)
             heappush(self._ticks, tick)
         return slot
 
@@ -297,9 +305,11 @@ class Wheel(Generic[E]):
         if slot is self._open:
             if slot.dead * 2 > len(self._run) - self._at + len(self._late):
                 self._tidy_open()
-        elif slot.dead * 2 > len(slot) and slot is not self._moving():
+        elif slot.dead * 2 > len(slot):
             slot[:] = {id(entry): entry for entry in slot if entry.place is slot}.values()
             slot.dead = 0
+            if slot is self._moving():
+                self._moved = 0  # what has moved in is not referred to here any more
 
     def _tidy_open(self) -> None:
         run = zip(self._dues[self._at :], self._run[self._at :], strict=True)

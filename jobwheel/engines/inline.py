@@ -14,7 +14,7 @@ from jobwheel.verdict import Verdict
 class InlineEngine(Engine):
     """Takes one row at a time, so that claims happen in the order of the runs; `run_all` runs them."""
 
-    def __init__(self, clock: Clock, settings: Settings, runner: Runner, desk: Desk) -> None:
+    def __init__(self, clock: Clock, settings: Settings, runner: Runner, desk: Desk) -> None:  # noqa: ARG002 (the contract's signature)
         self._clock = clock
         self._runner = runner
         self._desk = desk
@@ -63,7 +63,7 @@ class InlineEngine(Engine):
         self._queue.clear()
         return rows
 
-    def stop(self, timeout: float) -> list[Row]:
+    def stop(self, timeout: float) -> list[Row]:  # noqa: ARG002 (nothing to wait for)
         self._stopped = True
         return [self._current] if self._current is not None else []
 

@@ -1,8 +1,8 @@
 """The thread engine: a fixed number of daemon threads that pop due rows from one queue; coroutine jobs run on one loop thread.
 
 Promises: each submitted row is run once or withdrawn once; no row waits behind a slow one while a worker is idle; a run past its
-time limit is noticed as soon as the watch thread gets the GIL and its thread is replaced, at most `threads` of them at a time; nothing that a job
-raises ends a thread; `submit` starts no thread, so it cannot fail for want of one.
+time limit is noticed as soon as the watch thread gets the GIL, and its thread is then replaced, at most `threads` of them at a
+time; nothing that a job raises ends a thread; `submit` starts no thread, so it cannot fail for want of one.
 Relies on: `runner.run` raising nothing, `done` raising nothing.
 Not promised: that a hung thread ends (Python cannot end it); it is a daemon and dies with the process.
 

@@ -464,4 +464,3 @@ def _matches(row: Row, kind: str, query: Query) -> bool:
         return True
     error = row.run.error if row.run is not None else None
     return query.text.lower() in f"{row.job!r} {row.key or ''} {error or ''}".lower()
-

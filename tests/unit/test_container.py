@@ -79,7 +79,8 @@ def ask_from_16_threads(ask: Any) -> list[Any]:
 def test_16_threads_that_ask_at_once_get_one_timer() -> None:
     container = JobwheelContainer(config={})
     timers = ask_from_16_threads(container.timer)
-    assert isinstance(timers[0], TimerManager) and all(timer is timers[0] for timer in timers)
+    assert isinstance(timers[0], TimerManager)
+    assert all(timer is timers[0] for timer in timers)
     assert container.timer() is timers[0]
 
 
@@ -147,7 +148,8 @@ def test_each_container_has_its_own_timer() -> None:
 def test_building_starts_nothing() -> None:
     before = set(threading.enumerate())
     timer = JobwheelContainer(config={}).timer()
-    assert set(threading.enumerate()) == before and timer.shutdown() == []
+    assert set(threading.enumerate()) == before
+    assert timer.shutdown() == []
 
 
 def test_the_config_may_be_a_path_a_list_of_paths_a_mapping_or_settings(tmp_path: Path) -> None:
@@ -193,7 +195,8 @@ def test_an_override_of_a_service_is_seen_by_the_next_run(shop: Any) -> None:
         with shop.orders.override(fake):
             timer.wait(timer.add_job(CancelUnpaid(1)), 10)
         timer.wait(timer.add_job(CancelUnpaid(2)), 10)
-    assert fake.cancelled == [1] and orders.cancelled == [2]
+    assert fake.cancelled == [1]
+    assert orders.cancelled == [2]
 
 
 def test_alone_it_serves_the_services_it_is_given() -> None:
@@ -225,7 +228,7 @@ def test_the_timer_can_be_overridden_and_reset(shop: Any) -> None:
     assert shop.timer() is not first
 
 
-def test_two_containers_of_one_class_share_nothing(tmp_path: Path) -> None:
+def test_two_containers_of_one_class_share_nothing() -> None:
     one, two = Shop(config={"jobwheel": {}}), Shop(config={"jobwheel": {"max_pending": 9}})
     assert one.timer() is not two.timer()
     assert (one.jobwheel.settings().max_pending, two.jobwheel.settings().max_pending) == (0, 9)

@@ -87,7 +87,9 @@ def test_any_other_config_is_refused_with_what_is_accepted(config: object) -> No
 
 def test_it_gives_a_timer_of_its_own_each_time() -> None:
     first, second = open_timer({}), open_timer({})
-    assert isinstance(first, TimerManager) and isinstance(second, TimerManager) and first is not second
+    assert isinstance(first, TimerManager)
+    assert isinstance(second, TimerManager)
+    assert first is not second
 
 
 def test_services_of_a_wrong_type_are_refused() -> None:

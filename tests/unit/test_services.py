@@ -42,7 +42,8 @@ class Shop(containers.DeclarativeContainer):
 
 def test_no_source_means_no_services() -> None:
     services = as_services(None)
-    assert services.names() == frozenset() and services.missing(["b", "a"]) == ["a", "b"]
+    assert services.names() == frozenset()
+    assert services.missing(["b", "a"]) == ["a", "b"]
 
 
 def test_a_mapping_gives_its_values_as_they_are_and_never_calls_them() -> None:
@@ -50,7 +51,9 @@ def test_a_mapping_gives_its_values_as_they_are_and_never_calls_them() -> None:
         raise AssertionError
 
     services = as_services({"f": never, "kind": Mailer, "none": None})
-    assert services.get("f") is never and services.get("kind") is Mailer and services.get("none") is None
+    assert services.get("f") is never
+    assert services.get("kind") is Mailer
+    assert services.get("none") is None
     assert services.names() == {"f", "kind", "none"}
 
 
@@ -58,7 +61,8 @@ def test_a_change_of_the_mapping_is_seen() -> None:
     source: dict[str, object] = {}
     services = as_services(source)
     source["mailer"] = "new"
-    assert services.names() == {"mailer"} and services.get("mailer") == "new"
+    assert services.names() == {"mailer"}
+    assert services.get("mailer") == "new"
 
 
 @pytest.mark.parametrize("source", [Shop(), Shop, containers.DynamicContainer(), SimpleNamespace(providers={})])
@@ -68,7 +72,8 @@ def test_whatever_has_providers_is_a_source(source: Any) -> None:
     if isinstance(source, SimpleNamespace):
         source.providers["mailer"] = Mailer
     services = as_services(source)
-    assert "mailer" in services.names() and isinstance(services.get("mailer"), Mailer)
+    assert "mailer" in services.names()
+    assert isinstance(services.get("mailer"), Mailer)
 
 
 def test_a_provider_is_called_at_each_get() -> None:
@@ -102,7 +107,8 @@ def test_names_and_missing_make_no_service() -> None:
         raise AssertionError
 
     services = as_services(SimpleNamespace(providers={"a": never}))
-    assert services.names() == {"a"} and services.missing(iter(["c", "a", "b", "c"])) == ["b", "c"]
+    assert services.names() == {"a"}
+    assert services.missing(iter(["c", "a", "b", "c"])) == ["b", "c"]
 
 
 def test_services_are_services() -> None:
@@ -117,7 +123,7 @@ def test_any_other_source_is_refused_with_what_is_accepted(source: object) -> No
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="no service is called 'mailr'.*did you mean 'mailer'"):
+    with pytest.raises(UsageError, match=r"no service is called 'mailr'.*did you mean 'mailer'"):
         as_services(Shop()).get("mailr")
     with pytest.raises(UsageError, match="there are: 1, zebra"):
         as_services({"zebra": 1, 1: 2}).get("orders")
