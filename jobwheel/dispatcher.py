@@ -34,6 +34,7 @@ from jobwheel.row import Entry, Row
 from jobwheel.state import State
 from jobwheel.store import Store
 from jobwheel.verdict import Missed, Verdict
+from jobwheel.waits import Waits
 
 log = logging.getLogger("jobwheel.dispatcher")
 
@@ -71,17 +72,15 @@ EVENT_OF: dict[State, type[Event]] = {
 class Dispatcher:
     """One for each start of a timer.
 
-    `ended` is called with the id of each row that came to its end; `free` with the name of a limited kind of which a run is over:
+    `waits` is told the id of each row that came to its end; `free` is called with the name of a limited kind of which a run is over:
     that may concern a later session's dispatcher, if this one is stopped and the run outlived it.
     """
 
-    def __init__(
-        self, clock: Clock, store: Store, hub: Hub, ageing: float, ended: Callable[[int], None], free: Callable[[str], None]
-    ) -> None:
+    def __init__(self, clock: Clock, store: Store, hub: Hub, ageing: float, waits: Waits, free: Callable[[str], None]) -> None:
         self._clock = clock
         self._store = store
         self._hub = hub
-        self._ended = ended
+        self._waits = waits
         self._free = free
         self._engine: Engine | None = None
         self._arm: Callable[[Entry], None] = lambda entry: None
@@ -124,14 +123,18 @@ class Dispatcher:
             if not self._pumping.acquire(blocking=False):
                 return
             try:
-                works = self._stopped or self._pump_once(engine, min(engine.room(), BATCH))
+                missed = None if self._stopped else self._pump_once(engine, min(engine.room(), BATCH))
             finally:
                 self._pumping.release()
-            self._hub.deliver()
-            if not works:
+            if self._hub.listeners:
+                self._hub.deliver()
+            if missed is None:
                 return
+            for row, verdict in missed:
+                self.done(row, row.attempt, verdict)
 
-    def _pump_once(self, engine: Engine, room: int) -> bool:
+    def _pump_once(self, engine: Engine, room: int) -> list[tuple[Row, Missed]] | None:
+        """Claims up to `room` rows and hands them over; gives those that came too late. None: the store fails."""
         entries = self.backlog.pop_many(room)
         ends = self._ends
         try:
@@ -139,7 +142,7 @@ class Dispatcher:
         except Exception as error:
             self.backlog.push(entries)
             self._store_failed(error)
-            return False
+            return None
         if self.store_error is not None:
             self._store_works()
         for entry in later:
@@ -151,13 +154,14 @@ class Dispatcher:
             # does not run after all (cancelled, put off). Then the next one may.
             for kind in tuple(self._held):
                 self._release_one(kind)
-        if not all(row.job.jobwheel_kind.is_free for row in rows):  # type: ignore[union-attr]
-            rows = [row for row in rows if not self._too_late(row)]
+        missed = [found for row in rows if (found := self._too_late(row)) is not None]
+        if missed:
+            rows = [row for row in rows if all(row is not late for late, _ in missed)]
         if self._hub.listeners:
             for row in rows:
                 self._emit(JobStarted, row)
         engine.submit(rows)
-        return True
+        return missed
 
     def _store_failed(self, error: Exception) -> None:
         """Remembers to try again, ever less often; told once until it works."""
@@ -174,24 +178,17 @@ class Dispatcher:
             log.info("the store works again")
             self.store_error = None
             self._wait = FIRST_WAIT
+            self._warned = self._clock.elapsed()  # what is late now is so because of the store, which was told
 
-    def _too_late(self, row: Row) -> bool:
-        grace = row.job.jobwheel_kind.options.misfire_grace_time  # type: ignore[union-attr]
-        if grace is None:
-            return False
+    def _too_late(self, row: Row) -> tuple[Row, Missed] | None:
+        kind = row.job.jobwheel_kind  # type: ignore[union-attr]
+        if kind.is_free or (grace := kind.options.misfire_grace_time) is None:
+            return None
         lateness = self._clock.elapsed() - row.due
-        if lateness <= grace:
-            return False
-        self._settle(row, row.attempt, Missed(f"{lateness:.3f} s late, and misfire_grace_time is {grace:g} s"))
-        return True
+        return (row, Missed(f"{lateness:.3f} s late, and misfire_grace_time is {grace:g} s")) if lateness > grace else None
 
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
-        self._settle(row, attempt, verdict)
-        if self._hub.listeners:
-            self._hub.deliver()
-
-    def _settle(self, row: Row, attempt: int, verdict: Verdict) -> None:
         kind = row.job.jobwheel_kind if row.job is not None else None
         try:
             state = self._store.settle(row, attempt, verdict)
@@ -205,10 +202,11 @@ class Dispatcher:
             self._free(kind.name)
         if state is State.SCHEDULED:
             self._arm(row)
-        else:
-            self._ended(row.id)
+        elif self._waits.ids:
+            self._waits.tell(row.id)
         if self._hub.listeners:
             self._emit(EVENT_OF[state], row)
+            self._hub.deliver()
 
     def timed_out(self, row: Row) -> None:
         """See `Desk`."""
@@ -244,7 +242,7 @@ class Dispatcher:
         if oldest is not None and now - oldest > LATE:
             self._warned = now
             log.warning(
-                "%d due jobs wait for a free worker, the oldest for %.1f s; none is lost, but give more workers.threads, or make jobs shorter",
+                "%d due jobs wait for a free worker, the oldest for %.1f s; none is lost; set more workers.threads",
                 len(self.backlog), now - oldest,
             )  # fmt: skip
 

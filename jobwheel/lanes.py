@@ -100,11 +100,17 @@ class Lanes(Generic[E]):
         except IndexError:  # another thread was faster
             return None
 
+    @property
+    def several(self) -> bool:
+        """More than one priority has been met: an order among them matters."""
+        return len(self._order) > 1
+
     def __len__(self) -> int:
         return sum(map(len, self._order))
 
     def __bool__(self) -> bool:
-        return any(self._order)
+        order = self._order
+        return bool(order[0]) if len(order) == 1 else any(order)
 
     def top(self) -> int | None:
         """The highest priority in here; None if empty."""

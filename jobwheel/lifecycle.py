@@ -30,6 +30,7 @@ from jobwheel.settings import Settings
 from jobwheel.stats import Health
 from jobwheel.store import Store
 from jobwheel.waiting import WaitingRoom
+from jobwheel.waits import Waits
 
 log = logging.getLogger("jobwheel")
 
@@ -78,12 +79,12 @@ class Session:
 class Lifecycle:
     """Owns the store and, while started, the session."""
 
-    def __init__(self, parts: Parts, settings: Settings, services: Services, hub: Hub, ended: Callable[[int], None]) -> None:
+    def __init__(self, parts: Parts, settings: Settings, services: Services, hub: Hub, waits: Waits) -> None:
         self._parts = parts
         self._settings = settings
         self._services = services
         self._hub = hub
-        self._ended = ended
+        self._waits = waits
         self._life = threading.Lock()
         self._exit_asked = False
         self.store: Store = parts.store(parts.clock, settings)
@@ -118,7 +119,7 @@ class Lifecycle:
         parts, settings = self._parts, self._settings
         runner = Runner(parts.clock, self._services)
         runner.scope = self.scope
-        dispatcher = Dispatcher(parts.clock, self.store, self._hub, settings.workers.ageing, self._ended, self._free)
+        dispatcher = Dispatcher(parts.clock, self.store, self._hub, settings.workers.ageing, self._waits, self._free)
         dispatcher.paused = self.paused
         engine = parts.engine(parts.clock, settings, runner, dispatcher)
         dispatcher.connect(engine, self.arm)
@@ -192,6 +193,7 @@ class Lifecycle:
         started = self.session is not None or self.forked
         self._life = threading.Lock()
         self._hub.after_fork()
+        self._waits.after_fork()
         self.store = self._parts.store(self._parts.clock, self._settings)
         self.session = None
         self.forked = started

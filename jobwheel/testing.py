@@ -115,13 +115,16 @@ def _pass(timer: TimerManager, clock: Clock) -> float | None:
         room, engine = session.room, session.engine
         assert isinstance(room, ManualRoom)
         assert isinstance(engine, InlineEngine)
-        room.ticker.pass_()
-        session.dispatcher.pump()
-        engine.run_all()
+        engine.open = True
+        try:
+            room.ticker.pass_()
+            session.dispatcher.pump()
+            engine.run_all()
+        finally:
+            engine.open = False
         due = room.ticker.wheel.next_due()
-        if room.ticker.inbox or (due is not None and due <= clock.elapsed()):
-            continue
-        return due
+        if not room.ticker.inbox and (due is None or due > clock.elapsed()):
+            return due
     return None
 
 

@@ -29,6 +29,7 @@ from jobwheel.settings import Settings
 from jobwheel.state import State
 from jobwheel.stats import Health, Stats
 from jobwheel.store import IfExists, Ref
+from jobwheel.waits import Waits
 
 log = logging.getLogger("jobwheel")
 
@@ -53,9 +54,8 @@ class TimerManager:
         found = as_services(services)
         self._orders = OrderDesk(parts.clock, found)
         self._hub = Hub(inline_events)
-        self._waits: dict[int, list[threading.Event]] = {}
-        self._waits_lock = threading.Lock()  # guards _waits
-        self._life = Lifecycle(parts, settings, found, self._hub, self._ended)
+        self._waits = Waits()
+        self._life = Lifecycle(parts, settings, found, self._hub, self._waits)
 
     # --- adding ---
 
@@ -280,17 +280,8 @@ class TimerManager:
         job = self.get(ref)
         if job is None:
             raise UsageError(f"wait({ref!r:.80}): there is no such job, or history has forgotten it (store.keep, store.keep_days)")
-        ended = threading.Event()
-        with self._waits_lock:
-            self._waits.setdefault(job.id, []).append(ended)
-        try:
+        with self._waits.waiting_for(job.id) as ended:
             return self._wait_for(job.id, ended, limit)
-        finally:
-            with self._waits_lock:
-                waiting = self._waits[job.id]
-                waiting.remove(ended)
-                if not waiting:
-                    del self._waits[job.id]
 
     def _wait_for(self, id: int, ended: threading.Event, limit: float | None) -> ScheduledJob:
         last: ScheduledJob | None = None
@@ -403,20 +394,13 @@ class TimerManager:
         return self._life
 
     def _tell_cancelled(self, row: Row) -> None:
-        if self._waits:
-            self._ended(row.id)
+        if self._waits.ids:
+            self._waits.tell(row.id)
         if self._hub.listeners and self._hub.wants(JobCancelled):
             job = self._life.store.get(row.id)
             if job is not None:
                 self._hub.emit(JobCancelled(job))
                 self._hub.deliver()
-
-    def _ended(self, id: int) -> None:
-        if self._waits:
-            with self._waits_lock:
-                waiting = list(self._waits.get(id, ()))
-            for ended in waiting:
-                ended.set()
 
     def __copy__(self) -> Self:
         return self

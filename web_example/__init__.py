@@ -32,7 +32,6 @@ def create_app(config: str | Path | None = None, *, container: ShopContainer | N
         container = ShopContainer()
         container.config.from_dict({"jobwheel_file": str(path), "database": settings.database, "pay_within": settings.pay_within})
     app = Flask(__name__)
-    app.json.ensure_ascii = False  # type: ignore[attr-defined]
     app.extensions["shop"] = container
     app.register_blueprint(shop)
     JobWheel().init_app(app, timer=container.timer())

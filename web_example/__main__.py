@@ -9,11 +9,13 @@ from types import FrameType
 from waitress import create_server  # type: ignore[import-untyped]
 
 from jobwheel.errors import JobwheelError
+from jobwheel.flask import JobWheel
 from web_example import config_file, create_app
 from web_example.container import ShopContainer
 from web_example.settings import ShopSettingsError
 
 HOST = "127.0.0.1"
+LAST_PORT = 65535
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -22,10 +24,10 @@ def main() -> int:
     for each in SIGNALS:
         signal.signal(each, _leave)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    logging.getLogger("waitress").setLevel(logging.WARNING)
+    logging.getLogger("waitress").setLevel(logging.ERROR)  # below that it reports every browser that opens a few connections at once
     port = os.environ.get("PORT") or "8000"
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        print(f"PORT={port}: a number from 1 to 65535 is needed", file=sys.stderr)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= LAST_PORT):
+        print(f"PORT={port}: a number from 1 to {LAST_PORT} is needed", file=sys.stderr)
         return 2
     try:
         return _serve(int(port))
@@ -47,7 +49,7 @@ def _serve(port: int) -> int:
     timer, orders = container.timer(), container.orders()
     try:
         # Started here and not by the first visitor, so that what an earlier run left behind is ended in time.
-        timer.start()
+        JobWheel.start(app)
         container.rearming().once(timer, orders)
         print(f"\n  Quiet Coach is open:   http://{HOST}:{port}")
         print(f"  What waits:            http://{HOST}:{port}/wheel")

@@ -16,7 +16,7 @@ class ShopContainer(containers.DeclarativeContainer):
     Nothing is opened before it is asked for: a container alone touches no file and starts no thread.
     """
 
-    __self__ = providers.Self()  # type: ignore[no-untyped-call]
+    __self__ = providers.Self()
 
     config = providers.Configuration(strict=True)
     now = providers.Object(time.time)

@@ -5,9 +5,10 @@ commits; other writers wait up to five seconds. Objects read in a block stay rea
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
+from sqlite3 import OperationalError
 
 from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.orm import Session, sessionmaker
@@ -21,6 +22,10 @@ def _on_connect(connection: SqliteConnection, _entry: ConnectionPoolEntry) -> No
     connection.isolation_level = None
     connection.execute("PRAGMA busy_timeout = 5000")
     connection.execute("PRAGMA foreign_keys = ON")
+    # WAL: readers and the writer do not block each other. The file remembers it. Changing to it does not wait for locks; when it fails,
+    # somebody else is changing it just now, or the next connection does: everything is right in the old mode too, only slower.
+    with suppress(OperationalError):
+        connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _on_begin(connection: Connection) -> None:
@@ -41,10 +46,6 @@ class Database:
         writer = self._engine.execution_options(writes=True)
         self._reads = sessionmaker(self._engine, expire_on_commit=False)
         self._writes = sessionmaker(writer, expire_on_commit=False)
-        with self._engine.connect() as connection:
-            raw = connection.connection.driver_connection
-            assert raw is not None
-            raw.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not block each other; the file remembers it
         with writer.begin() as connection:
             Base.metadata.create_all(connection)
 

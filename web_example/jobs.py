@@ -8,6 +8,7 @@ import os
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 from jobwheel import IJob, JobContext, Retry, TimerManager
 from jobwheel.errors import JobwheelError
@@ -37,15 +38,16 @@ def timer_key(order_id: int) -> str:
     return f"order:{order_id}"
 
 
-def hold(timer: TimerManager, orders: OrderService, order: Order) -> None:
-    """Sets the order's time limit. If that fails the order is taken back, so that no seat stays held for ever, and CannotHold is raised.
+def hold(timer: TimerManager, orders: OrderService, order: Order, rearming: "Rearming") -> None:
+    """Sets the time limit of a new order. If that fails the order is taken back, so that no seat stays held for ever: CannotHold.
 
     The order is committed before this is called: if the process dies in between, `Rearming` finds the reservation at the next start.
     """
     try:
-        timer.add_job(CancelUnpaidOrder(order.id), timedelta(seconds=orders.pay_within), key=timer_key(order.id))
+        _add(timer, order, orders.pay_within, "replace")
     except Exception as error:
         log.exception("order %d could not be given its time limit; it is taken back", order.id)
+        rearming.again()  # in case taking back fails as well
         orders.take_back(order.id)
         raise CannotHold from error
 
@@ -59,34 +61,54 @@ def release(timer: TimerManager, order_id: int) -> None:
 
 
 def rearm(timer: TimerManager, orders: OrderService) -> int:
-    """Gives every reserved order a job for the rest of its time, unless it has one. Returns how many reserved orders there are.
+    """Gives every reserved order a job for the rest of its time, unless it has one. Returns how many reserved orders there were.
 
-    Harmless at any moment and in any number of processes. An order whose time passed while nobody was there expires at once.
+    Harmless at any moment and in any number of processes. An order whose time passed while nobody was there expires at once; one that
+    cannot be given a job is taken back.
     """
     reserved = orders.reserved()
     now = orders.now()
     for order in reserved:
         left = min(max(0.0, order.pay_by - now), orders.pay_within)  # the wall clock may have been set back since
-        timer.add_job(CancelUnpaidOrder(order.id), timedelta(seconds=left), key=timer_key(order.id), if_exists="keep")
+        try:
+            _add(timer, order, left, "keep")
+        except Exception:
+            log.exception("order %d could not be given its time limit again; it is taken back", order.id)
+            orders.take_back(order.id)
     return len(reserved)
 
 
+def _add(timer: TimerManager, order: Order, seconds: float, if_exists: Literal["replace", "keep"]) -> None:
+    timer.add_job(CancelUnpaidOrder(order.id), timedelta(seconds=seconds), key=timer_key(order.id), if_exists=if_exists)
+
+
 class Rearming:
-    """Does `rearm` once in each process that serves the shop, before its first request is answered."""
+    """Does `rearm` once in each process that serves the shop, before its first request is answered, and again when asked to."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Guards `_done_in`; held while rearming, so that no request gets past before it is done."""
-        self._done_in = 0
-        """Id of the process that has done it: a forked child starts with an empty timer and must do it anew."""
+        """Held while rearming, so that no request gets past before it is done."""
+        self._asked = 0
+        """How often `again` was called, by any thread; that two at once may count as one does no harm."""
+        self._done = (0, 0)
+        """The process and the count that it was done for; written under the lock."""
 
     def once(self, timer: TimerManager, orders: OrderService) -> None:
-        """Returns when reservations of earlier processes have their jobs."""
-        if self._done_in == os.getpid():
+        """Returns when every reserved order has its job."""
+        if self._done == self._wish():
             return
         with self._lock:
-            if self._done_in != os.getpid():
+            wish = self._wish()
+            if self._done != wish:
                 found = rearm(timer, orders)
-                self._done_in = os.getpid()
+                self._done = wish
                 if found:
-                    log.info("%d unpaid orders of an earlier run have their time limit again", found)
+                    log.info("%d unpaid orders have their time limit again", found)
+
+    def again(self) -> None:
+        """Lets the next request do it once more."""
+        self._asked += 1
+
+    def _wish(self) -> tuple[int, int]:
+        # The process counts: a forked child starts with an empty timer and must do it anew.
+        return os.getpid(), self._asked

@@ -8,7 +8,7 @@ Relies on: `Database.writing` (one writer at a time) and the index that allows o
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
@@ -171,4 +171,4 @@ class OrderService:
             return list(session.scalars(select(Order).where(Order.state == OrderState.RESERVED).order_by(Order.id)))
 
     def _station_now(self) -> datetime:
-        return datetime.fromtimestamp(self.now())
+        return datetime.fromtimestamp(self.now(), UTC).astimezone().replace(tzinfo=None)

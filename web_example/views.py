@@ -2,7 +2,8 @@
 
 import re
 import secrets
-from datetime import datetime
+from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 from dependency_injector.wiring import Provide, inject
@@ -19,6 +20,7 @@ from web_example.safety import add_headers, refuse_foreign_posts
 CUSTOMER_COOKIE = "shop_customer"
 CUSTOMER = re.compile(r"[A-Za-z0-9_-]{22,64}")
 YEAR = 365 * 86400
+MINUTE = 60
 SQLITE_MAX = 2**63 - 1
 
 shop = Blueprint("shop", __name__)
@@ -54,11 +56,16 @@ def departure(departure_id: int, orders: OrderService = Provide["orders"]) -> st
 
 @shop.post("/departures/<int:departure_id>/orders")
 @inject
-def order_seat(departure_id: int, timer: TimerManager = Provide["timer"], orders: OrderService = Provide["orders"]) -> AnyResponse:
+def order_seat(
+    departure_id: int,
+    timer: TimerManager = Provide["timer"],
+    orders: OrderService = Provide["orders"],
+    rearming: Rearming = Provide["rearming"],
+) -> AnyResponse:
     """Orders the seat of the form's field `seat`, or any when it is empty, and sets the time limit of its payment."""
     customer = _customer() or secrets.token_urlsafe(24)
     order = orders.reserve(_known(departure_id, NoSuchDeparture), customer, _seat_wish(request.form.get("seat", "")))
-    hold(timer, orders, order)
+    hold(timer, orders, order, rearming)
     response = redirect(url_for("shop.my_orders"), code=303)
     # A random number nobody can guess needs no signature and so no secret key; it outlives a restart, as the orders do.
     response.set_cookie(CUSTOMER_COOKIE, customer, max_age=YEAR, httponly=True, samesite="Lax", secure=request.is_secure)
@@ -120,9 +127,10 @@ def refused(error: ShopError) -> tuple[str, int]:
 @shop.app_errorhandler(HTTPException)
 def http_error(error: HTTPException) -> tuple[str, int] | Response:
     """The same page for what Flask itself refuses, and, as 500, for a fault of ours (its traceback is in the log)."""
-    if error.code is None or error.code < 400:
+    if error.code is None or error.code < HTTPStatus.BAD_REQUEST:
         return error.get_response()  # type: ignore[return-value]
-    text = "Something went wrong on our side. It is in our log." if error.code >= 500 else error.description or ""
+    ours = error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+    text = "Something went wrong on our side. It is in our log." if ours else error.description or ""
     return render_template("error.html", status=error.code, title=error.name, text=text), error.code
 
 
@@ -136,7 +144,7 @@ def money(cents: int) -> str:
 def span(seconds: float) -> str:
     """A length of time in words: "20 seconds", "15 minutes"."""
     whole = round(seconds)
-    number, unit = (whole // 60, "minute") if whole >= 60 and whole % 60 == 0 else (whole, "second")
+    number, unit = (whole // MINUTE, "minute") if whole >= MINUTE and whole % MINUTE == 0 else (whole, "second")
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
@@ -144,13 +152,13 @@ def span(seconds: float) -> str:
 def countdown(seconds: float) -> str:
     """75.2 as "1:16": the last shown second lasts until zero."""
     whole = max(0, -int(-seconds // 1))
-    return f"{whole // 60}:{whole % 60:02d}"
+    return f"{whole // MINUTE}:{whole % MINUTE:02d}"
 
 
 @shop.app_template_filter("moment")
 def moment(epoch: float) -> str:
     """Epoch seconds as the server's local time of day."""
-    return datetime.fromtimestamp(epoch).strftime("%H:%M:%S")
+    return datetime.fromtimestamp(epoch, UTC).astimezone().strftime("%H:%M:%S")
 
 
 def _customer() -> str:
@@ -169,6 +177,6 @@ def _known(number: int, otherwise: type[ShopError]) -> int:
 def _seat_wish(text: str) -> int | None:
     if text == "":
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
+    if not (text.isascii() and text.isdigit() and len(text) < len(str(SQLITE_MAX))):
         raise NoSuchSeat
     return int(text)

@@ -21,12 +21,14 @@ class InlineEngine(Engine):
         self._queue: deque[Row] = deque()
         self._current: Row | None = None
         self._stopped = False
+        self.open = False
+        """Set while the clock is being moved: between moves nothing is claimed, so a test can still cancel and touch."""
 
     def start(self) -> None:
         pass
 
     def room(self) -> int:
-        return 0 if self._stopped or self._queue else 1
+        return 0 if self._stopped or not self.open or self._queue else 1
 
     def top(self) -> int | None:
         return self._queue[0].priority if self._queue else None

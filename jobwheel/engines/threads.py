@@ -56,11 +56,18 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         engine = self._engine
-        permits, pop = engine.permits.get, engine.lanes.pop
+        permits, pop, run, done = engine.permits.get, engine.lanes.pop, engine.runner.run, engine.desk.done
         while permits() == "row":
             row = pop()
             if row is not None:
-                engine.run_row(self, row)
+                kind, attempt = row.job.jobwheel_kind, row.attempt  # type: ignore[union-attr]
+                if kind.options.timeout is None and not kind.call.is_async:
+                    self.current = (row, kind, attempt, inf)
+                    done(row, attempt, run(row))
+                    self.current = None
+                else:
+                    engine.run_watched(self, row, kind, attempt)
+                engine.look_for_more()
             if self.replaced:
                 engine.gone(self)
                 return
@@ -72,8 +79,8 @@ class ThreadEngine(Engine):
     def __init__(self, clock: Clock, settings: Settings, runner: Runner, desk: Desk) -> None:
         workers = settings.workers
         self._elapsed = clock.elapsed
-        self._runner = runner
-        self._desk = desk
+        self.runner = runner
+        self.desk = desk
         self._size = workers.threads
         self._bound = workers.queue or 4 * self._size
         self._low = self._bound // 2
@@ -120,31 +127,28 @@ class ThreadEngine(Engine):
         for _ in rows:
             put("row")
 
-    def run_row(self, worker: Worker, row: Row) -> None:
-        """One row from its start to its settlement, on its worker's thread."""
-        attempt = row.attempt
-        kind = row.job.jobwheel_kind  # type: ignore[union-attr]
+    def run_watched(self, worker: Worker, row: Row, kind: Kind, attempt: int) -> None:
+        """One row that has a time limit or is a coroutine, on its worker's thread."""
+        timeout = kind.options.timeout
         if kind.call.is_async:
             self._run_coroutine(row, attempt)
-        else:
-            timeout = kind.options.timeout
-            if timeout is None:
-                worker.current = (row, kind, attempt, inf)
-            else:
-                limit = self._elapsed() + timeout
-                worker.current = (row, kind, attempt, limit)
-                self._watch.expect(limit)
-            verdict = self._runner.run(row)
-            self._desk.done(row, attempt, verdict)
+        elif timeout is not None:
+            limit = self._elapsed() + timeout
+            worker.current = (row, kind, attempt, limit)
+            self._watch.expect(limit)
+            self.desk.done(row, attempt, self.runner.run(row))
             worker.current = None
-        if self._queued() <= self._low:
-            self._desk.pump()
+
+    def look_for_more(self) -> None:
+        """Asks for the next batch when the queue is half empty; at each chance, where something more urgent may wait behind it."""
+        if self._queued() <= self._low or self.lanes.several:
+            self.desk.pump()
 
     def _run_coroutine(self, row: Row, attempt: int) -> None:
         try:
             self._loop.run(row, attempt)
         except RuntimeError:  # no thread to be had for the loop: this worker runs it
-            self._desk.done(row, attempt, asyncio.run(self._loop.attempt(row)))
+            self.desk.done(row, attempt, asyncio.run(self._loop.attempt(row)))
 
     def _look(self) -> float:
         """On the watch's thread: sees to runs past their limit and to missing threads; gives the next moment to look at."""
@@ -167,10 +171,10 @@ class ThreadEngine(Engine):
         if row.attempt != attempt or row.state is not State.RUNNING:
             return
         self._hung.add(worker)
-        self._desk.timed_out(row)
-        verdict = self._runner.timed_out(row, kind)
+        self.desk.timed_out(row)
+        verdict = self.runner.timed_out(row, kind)
         if isinstance(verdict, Failed):
-            self._desk.done(row, attempt, verdict)
+            self.desk.done(row, attempt, verdict)
         # Else another attempt is due, which must not run beside this one: it is settled when the thread ends.
 
     def _fill_up(self) -> bool:

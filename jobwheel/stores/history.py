@@ -14,7 +14,7 @@ from jobwheel.row import Row
 from jobwheel.state import State
 
 BATCH = 512
-"""Ended rows that may wait in the inbox before a `put` files them."""
+"""Ended rows that may wait in the inbox before a `put` files them; more where more are kept, since of a large batch few need filing."""
 
 
 class Ended(NamedTuple):
@@ -32,7 +32,8 @@ class History:
     def __init__(self, keep: int, seconds: float) -> None:
         self._keep = keep
         self._seconds = seconds
-        self._inbox: deque[Ended] = deque()
+        self._batch = max(BATCH, min(4 * keep, 8 * BATCH))
+        self._inbox: deque[tuple[Row, Kind, State, float]] = deque()
         self._lock = threading.Lock()  # guards all below; never held while calling out
         self._by_id: dict[int, Ended] = {}  # in order of ending
         self._by_key: dict[str, Ended] = {}
@@ -41,8 +42,8 @@ class History:
     def put(self, row: Row, kind: Kind, state: State, now: float) -> None:
         """Takes a row that has just ended. The inbox is a deque, so many threads may do it at once; one of them files now and then."""
         inbox = self._inbox
-        inbox.append((row, kind, state, now))  # type: ignore[arg-type]  # a plain tuple costs a third; `_file` makes the others
-        if len(inbox) > BATCH and self._lock.acquire(blocking=False):
+        inbox.append((row, kind, state, now))
+        if len(inbox) > self._batch and self._lock.acquire(blocking=False):
             try:
                 self._file(now)
             finally:
@@ -91,7 +92,7 @@ class History:
         while self._by_id and (oldest := next(iter(self._by_id.values()))).at < horizon:
             self._forget(oldest)
 
-    def _drain(self) -> list[Ended]:
+    def _drain(self) -> list[tuple[Row, Kind, State, float]]:
         # Only as many as are there now: other threads go on appending, and the holder of the lock must not serve them for ever.
         return [self._inbox.popleft() for _ in range(len(self._inbox))]
 

@@ -208,17 +208,16 @@ class MemoryStore(Store):
             ids.add(row.id)
             return True
 
-    def _leave(self, row: Row) -> bool:
-        """RUNNING is over for the row; True for exactly one caller."""
-        if self._running.pop(row.id, None) is None:
-            return False
-        if self._limited and (ids := self._limited.get(row.job.jobwheel_kind.name)) is not None:  # type: ignore[union-attr]
+    def _make_way(self, row: Row) -> None:
+        ids = self._limited.get(row.job.jobwheel_kind.name)  # type: ignore[union-attr]
+        if ids is not None:
             ids.discard(row.id)
-        return True
 
     def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
-        if row.attempt != attempt or not self._leave(row):
+        if row.attempt != attempt or self._running.pop(row.id, None) is None:
             return None
+        if self._limited:
+            self._make_way(row)
         now = row.ended = self._elapsed()
         if verdict is not SUCCEEDED:
             context = context_of(row)
@@ -253,8 +252,9 @@ class MemoryStore(Store):
     def hand_back(self, rows: Iterable[Row]) -> list[Row]:
         back = []
         for row in rows:
-            if not self._leave(row):
+            if self._running.pop(row.id, None) is None:
                 continue
+            self._make_way(row)
             row.attempt -= 1
             row.state = SCHEDULED
             context = row.run

@@ -247,7 +247,8 @@ def test_pages_load_from_nowhere_else_and_hold_no_script_or_style_of_their_own(c
         assert " style=" not in answer.text
         assert "<style" not in answer.text
         assert answer.text.count("<script") == answer.text.count('<script type="module" src="/static/')
-    assert customer.get("/static/shop.css").status_code == 200
+    with customer.get("/static/shop.css") as style:
+        assert style.status_code == 200
 
 
 def test_the_cookie_is_given_with_the_first_order_and_cannot_be_read_by_scripts(customer: FlaskClient) -> None:
@@ -268,14 +269,14 @@ def test_the_wheel_page_lists_what_waits(shop: Shop, customer: FlaskClient) -> N
 
 
 @contextmanager
-def broken(timer: TimerManager, monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
-    """The timer while its store is down."""
+def broken(part: object, monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
+    """The part while one of its calls fails, as when a disk is full."""
 
     def fails(*_: object, **__: object) -> None:
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(timer, call, fails, raising=True)
+        patch.setattr(part, call, fails, raising=True)
         yield
 
 
@@ -319,6 +320,29 @@ def test_reservations_of_an_earlier_process_get_the_rest_of_their_time(tmp_path:
     after.pass_by(0.1)
     assert states(returning) == {early: "expired", late: "expired", paid: "paid"}
     after.close()
+
+
+def test_a_reservation_that_cannot_get_its_limit_back_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Shop(tmp_path / "shop.db")
+    order(before.app.test_client())
+    before.close()
+    after = Shop(tmp_path / "shop.db")
+    with broken(after.timer, monkeypatch, "add_job"):
+        assert after.app.test_client().get("/").status_code == 200
+    assert after.orders.reserved() == []
+    after.close()
+
+
+def test_an_order_that_can_neither_be_held_nor_taken_back_is_found_by_the_next_request(
+    shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    departure = departure_of(customer, "QC 11")
+    with broken(shop.timer, monkeypatch, "add_job"), broken(shop.orders, monkeypatch, "take_back"):
+        assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 500, "Something went wrong on our side")
+    assert len(shop.orders.reserved()) == 1
+    customer.get("/")
+    shop.pass_by(20)
+    assert shop.orders.reserved() == []
 
 
 def test_rearming_again_changes_nothing(shop: Shop, customer: FlaskClient) -> None:

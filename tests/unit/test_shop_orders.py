@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from web_example.errors import (
 from web_example.models import OrderState
 from web_example.orders import OrderService
 
-NOON = datetime(2030, 5, 1, 12).timestamp()
+NOON = datetime(2030, 5, 1, 12, tzinfo=UTC).timestamp()
 
 
 class Moment:
@@ -194,7 +194,7 @@ def test_the_timetable_is_written_anew_when_all_trains_have_left(orders: OrderSe
     moment.seconds += 30 * 86400
     after = [line.departure.leaves_at for line in orders.departures()]
     assert len(after) == len(before)
-    assert min(after) > datetime.fromtimestamp(moment.seconds)
+    assert min(after) > datetime.fromtimestamp(moment.seconds, UTC).astimezone().replace(tzinfo=None)
 
 
 def test_a_time_to_pay_of_nothing_is_refused(database: Database) -> None:
