@@ -1,0 +1,37 @@
+"""What the README shows is run, in order, as one program."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jobwheel.settings import load
+from jobwheel.timer import TimerManager
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_python_of_the_readme_runs() -> None:
+    """The blocks build on each other, so they share one namespace; `assert`s in them are the test."""
+    space: dict[str, object] = {"__name__": "readme"}
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), space)
+    timer = space["timer"]
+    assert isinstance(timer, TimerManager)
+    timer.shutdown()
+
+
+def test_the_configuration_of_the_readme_is_the_default(tmp_path: Path) -> None:
+    """Every setting that it shows has the value that holds without it."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    path = tmp_path / "wheel.yml"
+    path.write_text(block)
+    assert load(path, env={}) == load(env={})
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_the_files_that_the_readme_points_to_are_there(name: str) -> None:
+    assert f"({name})" in README.read_text()
+    assert (README.parent / name).is_file()
