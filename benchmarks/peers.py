@@ -51,6 +51,7 @@ class Peer(Protocol):
     name: str
 
     def add(self, number: int, delay: float, key: str) -> object: ...
+    def add_at(self, number: int, date: datetime, key: str) -> object: ...
     def cancel(self, key: str) -> object: ...
     def touch(self, key: str, delay: float) -> object: ...
     def stop(self) -> None: ...
@@ -66,6 +67,7 @@ class Jobwheel:
         self.timer.start()
         add_job, self.cancel, touch = self.timer.add_job, self.timer.cancel, self.timer.touch
         self.add = lambda number, delay, key: add_job(Numbered(number), delay, key=key)
+        self.add_at = lambda number, date, key: add_job(Numbered(number), at=date, key=key)
         self.touch = lambda key, delay: touch(key)
 
     def stop(self) -> None:
@@ -84,8 +86,10 @@ class Apscheduler:
         self.scheduler.start()
 
     def add(self, number: int, delay: float, key: str) -> object:
-        due = datetime.now(UTC) + timedelta(seconds=delay)
-        return self.scheduler.add_job(call, "date", run_date=due, args=(number,), id=key)
+        return self.add_at(number, datetime.now(UTC) + timedelta(seconds=delay), key)
+
+    def add_at(self, number: int, date: datetime, key: str) -> object:
+        return self.scheduler.add_job(call, "date", run_date=date, args=(number,), id=key)
 
     def cancel(self, key: str) -> object:
         try:
@@ -112,10 +116,17 @@ class Heap:
         self.news = threading.Condition()
         self.pool = ThreadPoolExecutor(WORKERS)
         self.stopping = False
+        self.offset = time.time() - time.monotonic()
         threading.Thread(target=self._live, daemon=True).start()
 
+    def add_at(self, number: int, date: datetime, key: str) -> object:
+        return self._add(date.timestamp() - self.offset, number, key)
+
     def add(self, number: int, delay: float, key: str) -> object:
-        entry = [time.monotonic() + delay, next(self.count), number, key]
+        return self._add(time.monotonic() + delay, number, key)
+
+    def _add(self, due: float, number: int, key: str) -> object:
+        entry = [due, next(self.count), number, key]
         with self.news:
             heapq.heappush(self.heap, entry)
             self.by_key[key] = entry

@@ -154,7 +154,8 @@ class Dispatcher:
             # does not run after all (cancelled, put off). Then the next one may.
             for kind in tuple(self._held):
                 self._release_one(kind)
-        missed = [found for row in rows if (found := self._too_late(row)) is not None]
+        bound = [row for row in rows if not row.job.jobwheel_kind.is_free]  # type: ignore[union-attr]
+        missed = [found for row in bound if (found := self._too_late(row)) is not None]
         if missed:
             rows = [row for row in rows if all(row is not late for late, _ in missed)]
         if self._hub.listeners:
@@ -181,8 +182,8 @@ class Dispatcher:
             self._warned = self._clock.elapsed()  # what is late now is so because of the store, which was told
 
     def _too_late(self, row: Row) -> tuple[Row, Missed] | None:
-        kind = row.job.jobwheel_kind  # type: ignore[union-attr]
-        if kind.is_free or (grace := kind.options.misfire_grace_time) is None:
+        grace = row.job.jobwheel_kind.options.misfire_grace_time  # type: ignore[union-attr]
+        if grace is None:
             return None
         lateness = self._clock.elapsed() - row.due
         return (row, Missed(f"{lateness:.3f} s late, and misfire_grace_time is {grace:g} s")) if lateness > grace else None

@@ -64,7 +64,7 @@ class JobTimedOut(Event, frozen=True, gc=False):
 
 
 E = TypeVar("E", bound=Event)
-Listener = Callable[[Any], None]
+Listener = Callable[[Any], object]
 
 
 class Hub:
@@ -81,7 +81,7 @@ class Hub:
         self._told: Counter[str] = Counter()
         self.dropped = 0
 
-    def on(self, event_type: type[E], listener: Callable[[E], None]) -> None:
+    def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
         """From now on `listener` is called with each event of that type, subtypes included."""
         with self._lock:
             self.listeners = (*self.listeners, (event_type, listener))

@@ -86,8 +86,12 @@ class Kind:
     is_free: bool = field(init=False)
     """Its rows may be claimed without a look at `max_running` or `misfire_grace_time`."""
 
+    is_quick: bool = field(init=False)
+    """A worker may run it without more ado: no time limit to watch, no coroutine."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_free", self.options.max_running is None and self.options.misfire_grace_time is None)
+        object.__setattr__(self, "is_quick", self.options.timeout is None and not self.call.is_async)
 
 
 _registry: dict[str, Kind] = {}

@@ -29,6 +29,8 @@ class Lanes(Generic[E]):
         self._ageing = ageing
         self._lanes: dict[int, deque[E]] = {}
         self._order: tuple[deque[E], ...] = ()  # highest priority first; replaced, never changed
+        self.several = False
+        """More than one priority has been met: an order among them matters."""
         self._growing = threading.Lock()  # guards _lanes and _order while a priority is met for the first time
         self._pops = count(1)
 
@@ -51,6 +53,7 @@ class Lanes(Generic[E]):
         with self._growing:
             lane = self._lanes.setdefault(priority, deque())
             self._order = tuple(self._lanes[key] for key in sorted(self._lanes, reverse=True))
+            self.several = len(self._order) > 1
             return lane
 
     def pop(self) -> E | None:
@@ -60,12 +63,17 @@ class Lanes(Generic[E]):
             aged = self._pop_aged(order)
             if aged is not None:
                 return aged
-        for lane in order:
-            try:
-                return lane.popleft()
-            except IndexError:
-                continue
-        return None
+        while True:
+            for lane in order:
+                try:
+                    return lane.popleft()
+                except IndexError:
+                    continue
+            # Something may have come into a lane after it was looked at, while what was in another one was taken: look again, since
+            # a worker that was told of an item must find one.
+            order = self._order
+            if not any(order):
+                return None
 
     def pop_many(self, most: int) -> list[E]:
         """Up to `most` items, as that many pops would give them."""
@@ -99,11 +107,6 @@ class Lanes(Generic[E]):
             return oldest.popleft()
         except IndexError:  # another thread was faster
             return None
-
-    @property
-    def several(self) -> bool:
-        """More than one priority has been met: an order among them matters."""
-        return len(self._order) > 1
 
     def __len__(self) -> int:
         return sum(map(len, self._order))

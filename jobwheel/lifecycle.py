@@ -87,6 +87,7 @@ class Lifecycle:
         self._waits = waits
         self._life = threading.Lock()
         self._exit_asked = False
+        self._pid = os.getpid()
         self.store: Store = parts.store(parts.clock, settings)
         self.session: Session | None = None
         self.paused = False
@@ -97,6 +98,8 @@ class Lifecycle:
 
     def start(self) -> bool:
         """Makes a session and lets it run; False if one runs already."""
+        if self._pid != os.getpid():
+            self.after_fork()  # a server that forks without Python's hooks, as uWSGI does by default
         with self._life:
             self.forked = False
             if self.session is not None:
@@ -191,6 +194,7 @@ class Lifecycle:
     def after_fork(self) -> None:
         """In the child: locks of the parent's other threads would never be released, and its rows are the parent's to run."""
         started = self.session is not None or self.forked
+        self._pid = os.getpid()
         self._life = threading.Lock()
         self._hub.after_fork()
         self._waits.after_fork()

@@ -18,6 +18,8 @@ from jobwheel.store import Query, Ref
 
 IF_EXISTS = ("replace", "keep", "error")
 Delay = float | timedelta
+JITTER = 0.001
+"""Seconds by which two readings of the two clocks may differ without the clocks having parted."""
 
 
 class OrderDesk:
@@ -27,6 +29,7 @@ class OrderDesk:
         self._elapsed = clock.elapsed
         self._wall = clock.wall
         self._services = services
+        self._anchor = self._wall() - self._elapsed()
         self._known: dict[type, Kind] = {}
 
     def row(
@@ -76,9 +79,15 @@ class OrderDesk:
             raise BadValue("give one of delay, at= and trigger=, not several: they are three ways to say when")
         if at is None:
             raise UsageError("trigger=: recurring jobs come with a later version; until then a job may add itself again from its run")
-        wall = self._wall()
-        terms.wall = wall_seconds(at, wall)
-        return now + terms.wall - wall
+        terms.wall = wall_seconds(at, self._wall())
+        return terms.wall - self._offset(now)
+
+    def _offset(self, now: float) -> float:
+        """Wall minus elapsed clock. The same for every date until the clocks part, so that equal dates are equal due moments."""
+        offset = self._wall() - now
+        if abs(offset - self._anchor) > JITTER:
+            self._anchor = offset
+        return self._anchor
 
     def _bound(self, now: float, due: float, max_wait: Delay, terms: Terms) -> float:
         longest = seconds(max_wait, "max_wait")

@@ -82,8 +82,8 @@ class Ticker:
         before = self._clock.elapsed()
         offset = self._clock.wall() - before
         if abs(offset - self._offset) > STEP and self._clock.elapsed() - before < STEP / 5:  # else the thread lost the GIL in between
-            self._offset = offset
             self.on_step()
+            self._offset = offset  # not before: a step that could not be followed, since the store failed, is tried again
 
     def _sleep_from(self, now: float) -> float | None:
         due = self.wheel.next_due()

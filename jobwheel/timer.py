@@ -323,7 +323,7 @@ class TimerManager:
             return Health(problems=(problem,) if waiting else (), paused=life.paused)
         return session.health(life.paused, self._elapsed(), self._hub.dropped)
 
-    def on(self, event_type: type[E], listener: Callable[[E], None]) -> None:
+    def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
         """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own."""
         if not (isinstance(event_type, type) and issubclass(event_type, Event)):
             raise BadType(f"on({event_type!r}, ...): a class of jobwheel.events, for example events.JobFailed, or events.Event for all")

@@ -221,9 +221,10 @@ class Wheel(Generic[E]):
             entries = list({id(entry): entry for entry in entries}.values())
         # Each due moment is read once: another thread may touch it at any time.
         dues = [entry.due for entry in entries]
-        order = sorted(range(len(dues)), key=dues.__getitem__)
-        dues.sort()
-        entries = [entries[index] for index in order]
+        ordered = sorted(dues)
+        if ordered != dues:
+            entries = [entries[index] for index in sorted(range(len(dues)), key=dues.__getitem__)]
+            dues = ordered
         end = bisect_right(dues, tick, key=self._tick_of)
         for entry in entries[end:]:
             self._put(entry)

@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
-from math import inf
 
 from jobwheel.clock import Clock
 from jobwheel.row import Entry
@@ -17,7 +15,6 @@ class WheelRoom(WaitingRoom):
     """Adding is one append to a deque and one comparison; the ticker alone touches the wheel."""
 
     def __init__(self, clock: Clock, settings: Settings) -> None:
-        self._clock = clock
         self.ticker = Ticker(Wheel(settings.wheel.slots, settings.wheel.tick, clock.elapsed()), clock)
         self._inbox = self.ticker.inbox
         self._thread = TickerThread(self.ticker, clock)
@@ -41,20 +38,5 @@ class WheelRoom(WaitingRoom):
             self._thread.stop()
 
     def health(self) -> RoomHealth:
-        look = self.ticker.next_look
-        now = self._clock.elapsed()
-        waiting = self.ticker.wheel.pending + len(self._inbox)
         dead = self._started.is_set() and not self._thread.alive
-        return RoomHealth(
-            waiting=waiting,
-            next_wake=None if look in (inf, -inf) else datetime.fromtimestamp(self._clock.wall() + look - now, UTC),
-            lag=self._lag(now),
-            errors=self._thread.errors,
-            problem="the ticker thread has ended" if dead else None,
-        )
-
-    def _lag(self, now: float) -> float:
-        busy_since, look = self._thread.busy_since, self.ticker.next_look
-        if busy_since is not None:
-            return max(0.0, now - busy_since)
-        return max(0.0, now - look) if look not in (inf, -inf) else 0.0
+        return self._thread.health("the ticker thread has ended" if dead else None)

@@ -36,7 +36,7 @@ class LoopThread:
         """Takes a coroutine row over, from any thread. Raises RuntimeError if the thread cannot be started."""
         loop = self._loop or self._start()
         self.waiting.append((row, attempt))
-        loop.call_soon_threadsafe(self._next)
+        loop.call_soon_threadsafe(self._take)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -59,9 +59,16 @@ class LoopThread:
         finally:
             loop.close()
 
+    def _take(self) -> None:
+        self._next()
+        self._desk.pump()  # what runs here now does not wait for the loop any more, and the worker that brought it found no room
+
     def _next(self) -> None:
         while self.waiting and len(self.running) < self._most:
-            row, attempt = self.waiting.popleft()
+            try:
+                row, attempt = self.waiting.popleft()
+            except IndexError:  # withdrawn by another thread
+                return
             self.running[row.id] = row
             task = asyncio.ensure_future(self._one(row, attempt))
             self._tasks.add(task)  # the loop itself holds them weakly

@@ -56,18 +56,21 @@ class Worker(threading.Thread):
 
     def run(self) -> None:
         engine = self._engine
-        permits, pop, run, done = engine.permits.get, engine.lanes.pop, engine.runner.run, engine.desk.done
-        while permits() == "row":
+        lanes, permits, desk = engine.lanes, engine.permits, engine.desk
+        take, pop, run, done = permits.get, lanes.pop, engine.runner.run, desk.done
+        while take() == "row":
             row = pop()
             if row is not None:
                 kind, attempt = row.job.jobwheel_kind, row.attempt  # type: ignore[union-attr]
-                if kind.options.timeout is None and not kind.call.is_async:
+                if kind.is_quick:
                     self.current = (row, kind, attempt, inf)
                     done(row, attempt, run(row))
                     self.current = None
                 else:
                     engine.run_watched(self, row, kind, attempt)
-                engine.look_for_more()
+                # The next batch when the queue is half empty; at each chance, where something more urgent may wait behind it.
+                if permits.qsize() <= engine.low or lanes.several:
+                    desk.pump()
             if self.replaced:
                 engine.gone(self)
                 return
@@ -83,7 +86,7 @@ class ThreadEngine(Engine):
         self.desk = desk
         self._size = workers.threads
         self._bound = workers.queue or 4 * self._size
-        self._low = self._bound // 2
+        self.low = self._bound // 2
         self.lanes: Lanes[Row] = Lanes(clock.elapsed, workers.ageing)
         self.permits: SimpleQueue[Permit] = SimpleQueue()
         self._queued = self.permits.qsize  # as many as there are rows in the lanes, and cheaper to ask
@@ -138,11 +141,8 @@ class ThreadEngine(Engine):
             self._watch.expect(limit)
             self.desk.done(row, attempt, self.runner.run(row))
             worker.current = None
-
-    def look_for_more(self) -> None:
-        """Asks for the next batch when the queue is half empty; at each chance, where something more urgent may wait behind it."""
-        if self._queued() <= self._low or self.lanes.several:
-            self.desk.pump()
+            if worker.overran is not None:
+                self._watch.expect(limit)  # it was found hanging and has ended: the watch counts anew
 
     def _run_coroutine(self, row: Row, attempt: int) -> None:
         try:
@@ -212,7 +212,7 @@ class ThreadEngine(Engine):
     def stop(self, timeout: float) -> list[Row]:
         self._stopping = True
         self._watch.stop()
-        for _ in self._workers:
+        for _ in range(self._numbers):  # for those too that were replaced at the moment in which they ended, and wait for a permit
             self.permits.put("stop")
         self._loop.stop()
         deadline = time.monotonic() + timeout

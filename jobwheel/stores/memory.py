@@ -154,13 +154,15 @@ class MemoryStore(Store):
         row.job = None
         self._rows.pop(row.id, None)
         if row.key is not None and self._keys.get(row.key) is row:
-            self._free_key(row, row.key)
+            del row.keyed
+            del self._keys[row.key]
 
     def claim(self, entries: Sequence[Entry]) -> Claim:
         rows: list[Row] = []
         later: list[Entry] = []
         held: list[tuple[str, Entry]] = []
         now = self._elapsed()
+        wall = self._clock.wall()
         running = self._running
         row: Row
         for row in entries:  # type: ignore[assignment]
@@ -174,7 +176,7 @@ class MemoryStore(Store):
                 row.token = True
                 continue
             kind = row.job.jobwheel_kind  # type: ignore[union-attr]
-            if row.due > now or (row.terms is not None and self._early_by_wall(row, now)):
+            if row.due > now or (row.terms is not None and _early_by_wall(row, now, wall)):
                 row.token = True
                 later.append(row)
             elif not kind.is_free and not self._may_run(kind, row):
@@ -187,15 +189,6 @@ class MemoryStore(Store):
                 row.state = RUNNING
                 rows.append(row)
         return Claim(rows, later, held)
-
-    def _early_by_wall(self, row: Row, now: float) -> bool:
-        terms = row.terms
-        if terms is None or terms.wall is None:
-            return False
-        missing = terms.wall - self._clock.wall()
-        if missing > 0:
-            row.due = now + missing
-        return missing > 0
 
     def _may_run(self, kind: Kind, row: Row) -> bool:
         most = kind.options.max_running
@@ -273,15 +266,13 @@ class MemoryStore(Store):
         if state not in REVIVABLE:
             row.job = None
         if row.key is not None:
-            self._free_key(row, row.key)
+            try:
+                del row.keyed
+            except AttributeError:  # a newer job has taken the key over
+                pass
+            else:
+                del self._keys[row.key]
         self._rows.pop(row.id, None)
-
-    def _free_key(self, row: Row, key: str) -> None:
-        try:
-            del row.keyed
-        except AttributeError:  # a newer job has taken the key over
-            return
-        del self._keys[key]
 
     def _live(self, ref: Ref) -> Row | None:
         if type(ref) is str:
@@ -464,3 +455,12 @@ def _matches(row: Row, kind: str, query: Query) -> bool:
         return True
     error = row.run.error if row.run is not None else None
     return query.text.lower() in f"{row.job!r} {row.key or ''} {error or ''}".lower()
+
+
+def _early_by_wall(row: Row, now: float, wall: float) -> bool:
+    """A job of the wall clock whose date is not here yet, since the clocks have parted: due again when it is."""
+    terms = row.terms
+    if terms is None or terms.wall is None or terms.wall <= wall:
+        return False
+    row.due = now + terms.wall - wall
+    return True
