@@ -300,24 +300,25 @@ class MemoryStore(Store):
         row = self._keys.get(ref) if type(ref) is str else self._live(ref)
         if row is None:
             return None
+        # What must be called is called before the row is held: a Ctrl-C that arrives in a call would leave it held for ever.
+        now = self._elapsed()
+        spare = Terms() if row.terms is None else None
         try:
             del row.token
         except AttributeError:
             if not row.take():
                 return None
-        before = row.due
-        terms = row.terms
-        if terms is None:
-            terms = row.terms = Terms()
+        terms = row.terms = row.terms or spare
+        assert terms is not None
         if delay is None and (row.state is PAUSED or terms.wall is not None or terms.trigger is not None):
             row.token = True
             raise BadValue(
                 f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
             )
-        own = terms.delay
+        before, own = row.due, terms.delay
         if own is None and terms.wall is None:
             own = terms.delay = before - row.created
-        due = self._elapsed() + (own if delay is None else delay)  # type: ignore[operator]
+        due = now + (own if delay is None else delay)  # type: ignore[operator]
         if terms.until is not None and due > terms.until:
             due = terms.until
         terms.wall = terms.nominal = None
@@ -327,15 +328,15 @@ class MemoryStore(Store):
 
     def reschedule(self, ref: Ref, due: float, wall: float | None) -> Row | None:
         row = self._live(ref)
+        now, spare = self._elapsed(), Terms()
         if row is None or not row.take():
             return None
-        if row.terms is None:
-            row.terms = Terms()
-        if row.terms.delay is None and wall is None:
+        terms = row.terms = row.terms or spare
+        if terms.delay is None and wall is None:
             # Its own delay, by which `touch` re-arms; one that was added with at= gets this one.
-            row.terms.delay = row.due - row.created if row.terms.wall is None else due - self._elapsed()
-        row.terms.wall = wall
-        row.terms.nominal = None
+            terms.delay = row.due - row.created if terms.wall is None else due - now
+        terms.wall = wall
+        terms.nominal = None
         row.due = due
         row.token = True
         return row
