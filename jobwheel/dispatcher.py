@@ -30,7 +30,7 @@ from jobwheel.events import (
 )
 from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
-from jobwheel.row import Entry, Row
+from jobwheel.row import Entry, Row, snapshot
 from jobwheel.state import State
 from jobwheel.store import Store
 from jobwheel.verdict import Missed, Verdict
@@ -154,7 +154,7 @@ class Dispatcher:
             # does not run after all (cancelled, put off). Then the next one may.
             for kind in tuple(self._held):
                 self._release_one(kind)
-        bound = [row for row in rows if not row.job.jobwheel_kind.is_free]  # type: ignore[union-attr]
+        bound = [row for row in rows if not row.kind.is_free]
         missed = [found for row in bound if (found := self._too_late(row)) is not None]
         if missed:
             rows = [row for row in rows if all(row is not late for late, _ in missed)]
@@ -182,7 +182,7 @@ class Dispatcher:
             self._warned = self._clock.elapsed()  # what is late now is so because of the store, which was told
 
     def _too_late(self, row: Row) -> tuple[Row, Missed] | None:
-        grace = row.job.jobwheel_kind.options.misfire_grace_time  # type: ignore[union-attr]
+        grace = row.kind.options.misfire_grace_time
         if grace is None:
             return None
         lateness = self._clock.elapsed() - row.due
@@ -190,7 +190,6 @@ class Dispatcher:
 
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
-        kind = row.job.jobwheel_kind if row.job is not None else None
         try:
             state = self._store.settle(row, attempt, verdict)
         except Exception as error:
@@ -199,8 +198,8 @@ class Dispatcher:
             return
         if state is None:
             return
-        if kind is not None and not kind.is_free:
-            self._free(kind.name)
+        if not row.kind.is_free:
+            self._free(row.kind.name)
         if state is State.SCHEDULED:
             self._arm(row)
         elif self._waits.ids:
@@ -231,9 +230,7 @@ class Dispatcher:
 
     def _emit(self, event_type: type[Event], row: Row) -> None:
         if self._hub.wants(event_type):
-            job = self._store.get(row.id)
-            if job is not None:
-                self._hub.emit(event_type(job))
+            self._hub.emit(event_type(snapshot(row, self._clock.wall() - self._clock.elapsed())))
 
     def _warn_if_late(self) -> None:
         now = self._clock.elapsed()

@@ -62,7 +62,8 @@ class Row:
     """
 
     __slots__ = (
-        "attempt", "created", "due", "ended", "id", "job", "key", "keyed", "place", "priority", "run", "started", "state", "terms", "token",
+        "attempt", "created", "due", "ended", "id", "job", "key", "keyed", "kind", "place", "priority", "run", "started", "state",
+        "terms", "token",
     )  # fmt: skip
     token: bool
     keyed: bool
@@ -70,7 +71,9 @@ class Row:
     def __init__(self, job: IJob, due: float, created: float, key: str | None, priority: int, terms: Terms | None) -> None:
         self.id = 0
         """Given by the store in `add`; grows with each add."""
+        self.kind = job.jobwheel_kind
         self.job: IJob | None = job
+        """None once the row has ended and can not be retried."""
         self.due = due
         self.created = created
         self.key = key
@@ -144,7 +147,7 @@ class ScheduledJob(msgspec.Struct, frozen=True, gc=False):
 _from_epoch = datetime.fromtimestamp
 
 
-def snapshot(row: Row, kind: str, offset: float) -> ScheduledJob:
+def snapshot(row: Row, offset: float) -> ScheduledJob:
     """The picture of `row` for users. `offset` is wall minus elapsed clock, in seconds."""
     terms = row.terms
     tags: tuple[str, ...] = ()
@@ -158,11 +161,11 @@ def snapshot(row: Row, kind: str, offset: float) -> ScheduledJob:
     started, ended, run = row.started, row.ended, row.run
     if started is None and run is None:
         return ScheduledJob(
-            row.id, kind, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
+            row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
             _from_epoch(row.created + offset, UTC), trigger=trigger,
         )  # fmt: skip
     picture = ScheduledJob(
-        row.id, kind, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
+        row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
         _from_epoch(row.created + offset, UTC),
         started=None if started is None else _from_epoch(started + offset, UTC),
         ended=None if ended is None else _from_epoch(ended + offset, UTC),

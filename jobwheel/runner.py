@@ -12,7 +12,7 @@ from typing import Any
 from jobwheel.clock import Clock
 from jobwheel.errors import JobwheelError
 from jobwheel.job import IJob, JobContext, context_of
-from jobwheel.kind import Call, Kind
+from jobwheel.kind import Call
 from jobwheel.retry import CancelJob, RetryJob
 from jobwheel.row import Row
 from jobwheel.services import Services
@@ -45,8 +45,7 @@ class Runner:
         """One attempt in the calling thread. Whatever `run` raises, BaseExceptions included, becomes a verdict."""
         job = row.job
         assert job is not None, "only claimed rows are run"
-        kind = job.jobwheel_kind
-        call, scope = kind.call, self.scope
+        call, scope = row.kind.call, self.scope
         now = row.started = self._elapsed()
         try:
             if scope is None and call.is_plain and not call.wants_context:
@@ -60,28 +59,28 @@ class Runner:
                     with scope(context):
                         result = self._call(job, call, context)
         except BaseException as error:
-            return self._judge_raise(row, kind, error)
+            return self._judge_raise(row, error)
         if result is None and row.run is None:
             return SUCCEEDED
-        return self._judge_return(row, kind, result)
+        return self._judge_return(row, result)
 
     async def run_async(self, row: Row) -> Verdict:
         """The same for a coroutine job, on the running event loop."""
         job = row.job
         assert job is not None, "only claimed rows are run"
-        kind, scope = job.jobwheel_kind, self.scope
+        scope = self.scope
         now = row.started = self._elapsed()
         context = context_of(row)
         context.begin(now, self._wall() - now)
         try:
             if scope is None:
-                result = await self._call(job, kind.call, context)
+                result = await self._call(job, row.kind.call, context)
             else:
                 with scope(context):
-                    result = await self._call(job, kind.call, context)
+                    result = await self._call(job, row.kind.call, context)
         except BaseException as error:
-            return self._judge_raise(row, kind, error)
-        return self._judge_return(row, kind, result)
+            return self._judge_raise(row, error)
+        return self._judge_return(row, result)
 
     def _call(self, job: IJob, call: Call, context: JobContext) -> Any:
         given = {name: self._services.get(name) for name in call.services}
@@ -90,34 +89,34 @@ class Runner:
             given.update((name, self._services.get(name)) for name in call.optional if name in present)
         return job.run(context, **given) if call.wants_context else job.run(**given)
 
-    def _judge_return(self, row: Row, kind: Kind, result: Any) -> Verdict:
-        if isinstance(result, Awaitable) and not kind.call.is_async:
+    def _judge_return(self, row: Row, result: Any) -> Verdict:
+        if isinstance(result, Awaitable) and not row.kind.call.is_async:
             close = getattr(result, "close", None)
             if close is not None:
                 close()
-            return self._judge_raise(row, kind, TypeError("run returned a coroutine that nobody awaits: declare it async def"))
+            return self._judge_raise(row, TypeError("run returned a coroutine that nobody awaits: declare it async def"))
         context = row.run
         if context is not None and context.timed_out:
-            return self.timed_out(row, kind)
+            return self.timed_out(row)
         if context is not None and context.cancel_seen:
             return Cancelled("ended itself after cancel() asked for it")
         return SUCCEEDED if result is None else Succeeded(result)
 
-    def _judge_raise(self, row: Row, kind: Kind, error: BaseException) -> Verdict:
+    def _judge_raise(self, row: Row, error: BaseException) -> Verdict:
         context = row.run
         if context is not None and context.timed_out:
-            return self.timed_out(row, kind)
-        return self.judge(row, kind, error)
+            return self.timed_out(row)
+        return self.judge(row, error)
 
-    def timed_out(self, row: Row, kind: Kind) -> Verdict:
+    def timed_out(self, row: Row) -> Verdict:
         """The verdict on a run that is past its time limit, whether it has ended or not: the same one when asked again."""
         context = context_of(row)
         context.timed_out = True
         if context.early is None:
-            context.early = self.judge(row, kind, TimedOut(f"still running after its timeout of {kind.options.timeout:g} seconds"))
+            context.early = self.judge(row, TimedOut(f"still running after its timeout of {row.kind.options.timeout:g} seconds"))
         return context.early
 
-    def judge(self, row: Row, kind: Kind, error: BaseException) -> Verdict:
+    def judge(self, row: Row, error: BaseException) -> Verdict:
         """The verdict on an attempt that raised `error`; logs it unless the job ended itself."""
         if isinstance(error, CancelJob):
             return Cancelled(error.reason or None)
@@ -125,8 +124,8 @@ class Runner:
             return Cancelled(_text(error))
         if isinstance(error, RetryJob):
             return Again(error.delay, error.reason or None)
-        wait = kind.options.retry.wait_after(row.attempt, error)
-        name, text = kind.name, _text(error)
+        wait = row.kind.options.retry.wait_after(row.attempt, error)
+        name, text = row.kind.name, _text(error)
         if wait is None:
             log.error("job %d (%s) failed in attempt %d: %s", row.id, name, row.attempt, text, exc_info=error)
             return Failed(text, _trace(error))

@@ -101,36 +101,33 @@ class TimerManager:
         if store.durable:
             check_storable(job)
         held, replaced = store.add(row, if_exists)
-        return self._added(row, held, replaced, job)
+        return self._added(row, held, replaced)
 
     def add_jobs(self, jobs: Iterable[tuple[IJob, Delay | None] | Mapping[str, Any]]) -> list[ScheduledJob]:
         """Schedules many at once: all of them or, when it raises, none. Each is a pair (job, delay) or a dict with `add_job`'s names."""
         life = self._use()
         orders: list[tuple[Row, IfExists]] = []
-        given: list[IJob] = []
         for number, order in enumerate(jobs):
             try:
                 names = _order(order)
                 orders.append((self._orders.row(**names), names.get("if_exists", "replace")))
-                given.append(names["job"])
                 if life.store.durable:
                     check_storable(names["job"])
             except UsageError as error:
                 raise type(error)(f"order number {number} of add_jobs: {error}; nothing was added") from error
         added = life.store.add_many(orders)
-        return [self._added(row, held, replaced, job) for (row, _), (held, replaced), job in zip(orders, added, given, strict=True)]
+        return [self._added(row, held, replaced) for (row, _), (held, replaced) in zip(orders, added, strict=True)]
 
-    def _added(self, row: Row, held: Row, replaced: Row | None, job: IJob) -> ScheduledJob:
+    def _added(self, row: Row, held: Row, replaced: Row | None) -> ScheduledJob:
         """The row exists: arm it, tell who wants to know, and picture it."""
         life = self._life
         if replaced is not None:
             life.disarm(replaced)
             self._tell_cancelled(replaced)
         if held is not row:
-            # The kept job may be of another kind, and may have ended by now.
-            return life.store.get(held.id) or snapshot(held, (held.job or job).jobwheel_kind.name, self._wall() - self._elapsed())
+            return life.store.get(held.id) or snapshot(held, self._wall() - self._elapsed())
         now = self._elapsed()
-        picture = snapshot(row, job.jobwheel_kind.name, self._wall() - now)
+        picture = snapshot(row, self._wall() - now)
         if self._hub.listeners and self._hub.wants(JobAdded):
             self._hub.emit(JobAdded(picture))  # before the arming, and so before the events of its run
             self._hub.deliver()
@@ -397,10 +394,8 @@ class TimerManager:
         if self._waits.ids:
             self._waits.tell(row.id)
         if self._hub.listeners and self._hub.wants(JobCancelled):
-            job = self._life.store.get(row.id)
-            if job is not None:
-                self._hub.emit(JobCancelled(job))
-                self._hub.deliver()
+            self._hub.emit(JobCancelled(snapshot(row, self._wall() - self._elapsed())))
+            self._hub.deliver()
 
     def __copy__(self) -> Self:
         return self

@@ -49,14 +49,13 @@ class InlineEngine(Engine):
             self._desk.pump()
 
     def _run(self, row: Row) -> Verdict:
-        assert row.job is not None
-        kind = row.job.jobwheel_kind
+        kind = row.kind
         began = self._clock.elapsed()
         verdict = asyncio.run(self._runner.run_async(row)) if kind.call.is_async else self._runner.run(row)
         timeout = kind.options.timeout
         if timeout is not None and self._clock.elapsed() - began > timeout:
             self._desk.timed_out(row)
-            return self._runner.timed_out(row, kind)
+            return self._runner.timed_out(row)
         return verdict
 
     def withdraw(self) -> list[Row]:

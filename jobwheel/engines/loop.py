@@ -87,7 +87,7 @@ class LoopThread:
 
     async def attempt(self, row: Row) -> Verdict:
         """One attempt within its kind's time limit."""
-        timeout = row.job.jobwheel_kind.options.timeout  # type: ignore[union-attr]
+        timeout = row.kind.options.timeout
         if timeout is None:
             return await self._runner.run_async(row)
         running = asyncio.ensure_future(self._runner.run_async(row))

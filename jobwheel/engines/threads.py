@@ -23,7 +23,6 @@ from jobwheel.engine import Desk, Engine, EngineHealth
 from jobwheel.engines.loop import LoopThread
 from jobwheel.engines.watch import Watch
 from jobwheel.errors import UsageError
-from jobwheel.kind import Kind
 from jobwheel.lanes import Lanes
 from jobwheel.row import Row
 from jobwheel.runner import Runner
@@ -34,8 +33,8 @@ from jobwheel.verdict import Failed
 log = logging.getLogger("jobwheel.engine")
 
 Permit = Literal["row", "stop"]
-Current = tuple[Row, Kind, int, float]
-"""What a worker runs: the row, its kind, the number of the attempt, and the elapsed moment when its time is over (inf: never)."""
+Current = tuple[Row, int, float]
+"""What a worker runs: the row, the number of the attempt, and the elapsed moment when its time is over (inf: never)."""
 
 AGAIN = 1.0
 """Seconds until a thread that could not be started is tried again."""
@@ -61,13 +60,13 @@ class Worker(threading.Thread):
         while take() == "row":
             row = pop()
             if row is not None:
-                kind, attempt = row.job.jobwheel_kind, row.attempt  # type: ignore[union-attr]
-                if kind.is_quick:
-                    self.current = (row, kind, attempt, inf)
+                attempt = row.attempt
+                if row.kind.is_quick:
+                    self.current = (row, attempt, inf)
                     done(row, attempt, run(row))
                     self.current = None
                 else:
-                    engine.run_watched(self, row, kind, attempt)
+                    engine.run_watched(self, row, attempt)
                 # The next batch when the queue is half empty; at each chance, where something more urgent may wait behind it.
                 if permits.qsize() <= engine.low or lanes.several:
                     desk.pump()
@@ -130,14 +129,14 @@ class ThreadEngine(Engine):
         for _ in rows:
             put("row")
 
-    def run_watched(self, worker: Worker, row: Row, kind: Kind, attempt: int) -> None:
+    def run_watched(self, worker: Worker, row: Row, attempt: int) -> None:
         """One row that has a time limit or is a coroutine, on its worker's thread."""
-        timeout = kind.options.timeout
-        if kind.call.is_async:
+        timeout = row.kind.options.timeout
+        if row.kind.call.is_async:
             self._run_coroutine(row, attempt)
         elif timeout is not None:
             limit = self._elapsed() + timeout
-            worker.current = (row, kind, attempt, limit)
+            worker.current = (row, attempt, limit)
             self._watch.expect(limit)
             self.desk.done(row, attempt, self.runner.run(row))
             worker.current = None
@@ -158,21 +157,21 @@ class ThreadEngine(Engine):
             current = worker.current
             if current is None or current is worker.overran:
                 continue
-            if current[3] <= now:
+            if current[2] <= now:
                 worker.overran = current
                 self._overrun(worker, current)
             else:
-                next_look = min(next_look, current[3])
+                next_look = min(next_look, current[2])
         return next_look if self._fill_up() else min(next_look, now + AGAIN)
 
     def _overrun(self, worker: Worker, current: Current) -> None:
-        row, kind, attempt, _ = current
+        row, attempt, _ = current
         # The run may end at this very moment. Then its worker settles first and `done` below is refused, or ours is the one that counts.
         if row.attempt != attempt or row.state is not State.RUNNING:
             return
         self._hung.add(worker)
         self.desk.timed_out(row)
-        verdict = self.runner.timed_out(row, kind)
+        verdict = self.runner.timed_out(row)
         if isinstance(verdict, Failed):
             self.desk.done(row, attempt, verdict)
         # Else another attempt is due, which must not run beside this one: it is settled when the thread ends.

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
+from operator import attrgetter
 from typing import ClassVar
 
 from jobwheel.clock import Clock
@@ -25,10 +26,11 @@ from jobwheel.row import Entry, Row, ScheduledJob, Terms, snapshot
 from jobwheel.settings import Settings
 from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store
-from jobwheel.stores.history import Ended, History
+from jobwheel.stores.history import History
 from jobwheel.verdict import SUCCEEDED, Again, Failed, Succeeded, Verdict
 
 SCHEDULED, PAUSED, RUNNING, CANCELLED = State.SCHEDULED, State.PAUSED, State.RUNNING, State.CANCELLED
+_id = attrgetter("id")
 REVIVABLE = frozenset({State.FAILED, State.MISSED, State.INTERRUPTED})
 
 
@@ -175,7 +177,7 @@ class MemoryStore(Store):
             if row.state is not SCHEDULED:
                 row.token = True
                 continue
-            kind = row.job.jobwheel_kind  # type: ignore[union-attr]
+            kind = row.kind
             if row.due > now or (row.terms is not None and _early_by_wall(row, now, wall)):
                 row.token = True
                 later.append(row)
@@ -202,7 +204,7 @@ class MemoryStore(Store):
             return True
 
     def _make_way(self, row: Row) -> None:
-        ids = self._limited.get(row.job.jobwheel_kind.name)  # type: ignore[union-attr]
+        ids = self._limited.get(row.kind.name)
         if ids is not None:
             ids.discard(row.id)
 
@@ -211,7 +213,7 @@ class MemoryStore(Store):
             return None
         if self._limited:
             self._make_way(row)
-        now = row.ended = self._elapsed()
+        now = self._elapsed()
         if verdict is not SUCCEEDED:
             context = context_of(row)
             if isinstance(verdict, Succeeded):
@@ -221,6 +223,7 @@ class MemoryStore(Store):
                 if isinstance(verdict, Failed | Again):
                     context.trace = verdict.trace
                 if isinstance(verdict, Again):
+                    row.ended = now
                     return self._again(row, now + verdict.delay)
         self._end(row, verdict.state, now)
         return verdict.state
@@ -262,7 +265,8 @@ class MemoryStore(Store):
         """The caller holds the row for good: files it under `state`, drops its job unless it can be retried, frees its key."""
         # In this order the row can be found at each moment, by id and by key: history has it before it leaves the living.
         row.state = state
-        self._history.put(row, row.job.jobwheel_kind, state, now)  # type: ignore[union-attr]
+        row.ended = now
+        self._history.put(row)
         if state not in REVIVABLE:
             row.job = None
         if row.key is not None:
@@ -362,19 +366,18 @@ class MemoryStore(Store):
         return row if flipped else None
 
     def retry(self, ref: Ref) -> Row | None:
-        ended = self._ended(ref)
-        if ended is None or ended.state not in REVIVABLE or ended.row.job is None:
+        row = self._ended(ref)
+        if row is None or row.state not in REVIVABLE:
             return None
-        row = ended.row
         while row.id in self._rows:  # its end is a few instructions from done, or another caller has revived it
-            if self._ended(ref) is not ended:
+            if self._ended(ref) is not row:
                 return None
             time.sleep(0)
-        if not self._history.take_out(ended, self._rows):
+        if not self._history.take_out(row, self._rows):
             return None
         row.keyed = True
         if row.key is not None and self._keys.setdefault(row.key, row) is not row:
-            self._history.put(row, ended.kind, ended.state, ended.at)
+            self._history.put(row)
             self._rows.pop(row.id, None)
             return None
         row.due = self._elapsed()
@@ -398,40 +401,27 @@ class MemoryStore(Store):
         return [row for row in list(self._rows.values()) if row.state is SCHEDULED and row.due < until]
 
     def get(self, ref: Ref) -> ScheduledJob | None:
-        row = self._live(ref)
-        if row is not None and (job := row.job) is not None:
-            return self._picture(row, job.jobwheel_kind.name)
-        ended = self._ended(ref)
-        if ended is not None:
-            return self._picture(ended.row, ended.kind.name)
-        row = self._live(ref)  # revived between the two looks
-        return None if row is None or row.job is None else self._picture(row, row.job.jobwheel_kind.name)
+        # The living are looked at again at the end, in case it was revived between the two looks.
+        row = self._live(ref) or self._ended(ref) or self._live(ref)
+        return None if row is None else self._picture(row)
 
-    def _ended(self, ref: Ref) -> Ended | None:
+    def _ended(self, ref: Ref) -> Row | None:
         return self._history.get(ref if isinstance(ref, int | str) else ref.id, self._elapsed())
 
-    def _picture(self, row: Row, kind: str) -> ScheduledJob:
-        return snapshot(row, kind, self._clock.wall() - self._elapsed())
+    def _picture(self, row: Row) -> ScheduledJob:
+        return snapshot(row, self._clock.wall() - self._elapsed())
 
     def find(self, query: Query) -> list[ScheduledJob]:
-        found = nsmallest(query.limit, self._matching(query), key=lambda match: match[0].id)
-        return [self._picture(row, kind) for row, kind in found]
+        return [self._picture(row) for row in nsmallest(query.limit, self._matching(query), key=_id)]
 
     def ids(self, query: Query) -> list[int]:
-        return sorted(row.id for row, _ in self._matching(query))
+        return sorted(map(_id, self._matching(query)))
 
-    def _matching(self, query: Query) -> Iterable[tuple[Row, str]]:
-        seen = set()
-        for row in list(self._rows.values()):
-            job = row.job
-            if job is not None and row.id > query.after and _matches(row, job.jobwheel_kind.name, query):
-                seen.add(row.id)
-                yield row, job.jobwheel_kind.name
+    def _matching(self, query: Query) -> list[Row]:
+        rows = dict(self._rows)
         if query.states is None or query.states & ENDED:
-            for ended in self._history.all(self._elapsed()):
-                row = ended.row
-                if row.id > query.after and row.id not in seen and _matches(row, ended.kind.name, query):
-                    yield row, ended.kind.name
+            rows |= {row.id: row for row in self._history.all(self._elapsed())}
+        return [row for row in rows.values() if row.id > query.after and _matches(row, query)]
 
     def counts(self) -> Counts:
         running, paused = len(self._running), len(self._paused)
@@ -443,10 +433,10 @@ class MemoryStore(Store):
         )
 
 
-def _matches(row: Row, kind: str, query: Query) -> bool:
+def _matches(row: Row, query: Query) -> bool:
     if query.states is not None and row.state not in query.states:
         return False
-    if query.kind is not None and kind != query.kind:
+    if query.kind is not None and row.kind.name != query.kind:
         return False
     if query.key is not None and row.key != query.key:
         return False
