@@ -1,0 +1,107 @@
+"""What all tests share: timers that are always stopped, waiting with a limit, and the rule that no thread may fail in silence."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jobwheel import TimerManager, open_timer
+from jobwheel import kind as kinds
+from jobwheel.testing import ManualClock, manual_timer
+
+WaitUntil = Callable[..., None]
+ManualTimer = Callable[..., tuple[TimerManager, ManualClock]]
+OpenedTimer = Callable[..., TimerManager]
+
+PATIENCE = 10.0
+"""Seconds after which a wait has failed: far above what a busy machine needs, far below the time limit of a test."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "inner_errors: the test makes a thread of jobwheel meet an error on purpose")
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnhandledThreadExceptionWarning")
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
+
+
+def _wait_until(condition: Callable[[], Any], limit: float = PATIENCE, *, what: str = "") -> None:
+    """Returns once `condition()` is true, or fails with what it waited for."""
+    pause = threading.Event()
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {limit:g} s in vain for: {what or getattr(condition, '__doc__', None) or condition}")
+        pause.wait(0.002)
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> WaitUntil:
+    """`wait_until(condition, limit, what="...")`."""
+    return _wait_until
+
+
+@pytest.fixture
+def manual() -> Iterator[ManualTimer]:
+    """`manual(services=..., **settings)` gives a manual timer and its clock; all are shut down at the end."""
+    timers: list[TimerManager] = []
+
+    def make(**settings: Any) -> tuple[TimerManager, ManualClock]:
+        timer, clock = manual_timer(**settings)
+        timers.append(timer)
+        return timer, clock
+
+    yield make
+    for timer in timers:
+        timer.shutdown(0)
+
+
+@pytest.fixture
+def opened() -> Iterator[OpenedTimer]:
+    """`opened(services=..., start=True, **settings)` gives a timer with real threads; all are shut down at the end."""
+    timers: list[TimerManager] = []
+
+    def make(*, services: object = None, start: bool = True, **settings: Any) -> TimerManager:
+        timer = open_timer(settings, services=services)
+        timers.append(timer)
+        if start:
+            timer.start()
+        return timer
+
+    yield make
+    for timer in timers:
+        timer.shutdown(0)
+
+
+@pytest.fixture
+def own_kinds() -> Iterator[None]:
+    """Kinds that the test registers are forgotten after it. Not for tests that import job modules, which register only once."""
+    before = dict(kinds._registry)
+    yield
+    kinds._registry.clear()
+    kinds._registry.update(before)
+
+
+class _Errors(logging.Handler):
+    """Keeps what jobwheel's own threads logged when they survived an exception."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.met: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "met an error and goes on" in record.getMessage():
+            self.met.append(self.format(record))
+
+
+@pytest.fixture(autouse=True)
+def _no_inner_errors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A thread that guards its loop hides its faults from pytest; here they are found."""
+    errors = _Errors()
+    log = logging.getLogger("jobwheel")
+    log.addHandler(errors)
+    yield
+    log.removeHandler(errors)
+    if errors.met and request.node.get_closest_marker("inner_errors") is None:
+        pytest.fail("a thread of jobwheel met an error: " + "\n".join(errors.met))

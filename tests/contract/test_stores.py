@@ -1,0 +1,1149 @@
+"""The store contract, one suite for all members. A new member is one line in `STORES`.
+
+The tests speak the language of `jobwheel.store`: rows in, states out, time from a manual clock; no room, no engine, no timer.
+"""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from jobwheel import BadValue, IJob, JobExists, State, TooManyPending
+from jobwheel.opening import find_member
+from jobwheel.order import OrderDesk
+from jobwheel.row import Row
+from jobwheel.services import as_services
+from jobwheel.settings import from_mapping
+from jobwheel.state import ENDED, MOVES, check_move
+from jobwheel.store import Query, Store
+from jobwheel.testing import START, ManualClock
+from jobwheel.verdict import SUCCEEDED, Again, Cancelled, Failed, Interrupted, Missed, Succeeded, Verdict
+
+STORES = ["memory"]
+
+DAY = 86_400.0
+
+
+@dataclass
+class Note(IJob, kind="test_stores.note"):
+    text: str = ""
+
+    def run(self) -> None: ...
+
+
+@dataclass
+class Other(Note, kind="test_stores.other", priority=3):
+    pass
+
+
+@dataclass
+class Two(Note, kind="test_stores.two", max_running=2):
+    pass
+
+
+class Shelf:
+    """A store with its clock, and short words for what tests do with it."""
+
+    def __init__(self, kind: str, **settings: Any) -> None:
+        self.clock = ManualClock()
+        section = {"kind": kind, **settings.pop("store", {})}
+        self.settings = from_mapping({"store": section, **settings})
+        self.store: Store = find_member("store.kind", kind)(self.clock, self.settings)
+        self.store.open()
+        self.desk = OrderDesk(self.clock, as_services(None))
+
+    def row(self, text: str = "", delay: float | None = None, job: IJob | None = None, **given: Any) -> Row:
+        return self.desk.row(job or Note(text), delay, **given)
+
+    def add(self, text: str = "", delay: float | None = None, if_exists: Any = "replace", **given: Any) -> Row:
+        row = self.row(text, delay, **given)
+        held, _ = self.store.add(row, if_exists)
+        assert held is row
+        return row
+
+    def claim(self, *rows: Row) -> list[Row]:
+        return self.store.claim(rows).rows
+
+    def running(self, text: str = "", **given: Any) -> Row:
+        row = self.add(text, **given)
+        assert self.claim(row) == [row]
+        return row
+
+    def ended(self, text: str = "", verdict: Verdict = SUCCEEDED, **given: Any) -> Row:
+        row = self.running(text, **given)
+        assert self.store.settle(row, row.attempt, verdict) is verdict.state
+        return row
+
+    def state(self, ref: Any) -> State | None:
+        job = self.store.get(ref)
+        return None if job is None else job.state
+
+    def ids(self, **query: Any) -> list[int]:
+        return [job.id for job in self.store.find(Query(**query))]
+
+    def due(self, ref: Any) -> float:
+        job = self.store.get(ref)
+        assert job is not None
+        return (job.due - datetime.fromtimestamp(START, UTC)).total_seconds()
+
+    def counted(self) -> dict[str, int]:
+        counts = self.store.counts()
+        live = {"scheduled": counts.scheduled, "paused": counts.paused, "running": counts.running, "unresolvable": counts.unresolvable}
+        return {name: count for name, count in {**live, **{state.value: count for state, count in counts.ended.items()}}.items() if count}
+
+    def check(self) -> None:
+        """What `counts` says is what `find` sees."""
+        seen = Counter(job.state.value for job in self.store.find(Query(limit=10**6)))
+        assert {name: count for name, count in self.counted().items() if not State(name).ended} == {
+            name: count for name, count in seen.items() if not State(name).ended
+        }
+
+
+@pytest.fixture(params=STORES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def shelves(kind: str) -> Iterator[Callable[..., Shelf]]:
+    """`shelves(max_pending=..., store={...})` makes a shelf; all are closed at the end."""
+    made: list[Shelf] = []
+
+    def make(**settings: Any) -> Shelf:
+        made.append(Shelf(kind, **settings))
+        return made[-1]
+
+    yield make
+    for shelf in made:
+        shelf.store.close()
+
+
+@pytest.fixture
+def shelf(shelves: Callable[..., Shelf]) -> Shelf:
+    return shelves()
+
+
+def together(*works: Callable[[], Any]) -> list[Any]:
+    """Runs them at the same moment, each on a thread, and gives their answers in order; an exception is an answer too."""
+    barrier = threading.Barrier(len(works))
+    answers: list[Any] = [None] * len(works)
+
+    def run(number: int, work: Callable[[], Any]) -> None:
+        barrier.wait(10)
+        try:
+            answers[number] = work()
+        except Exception as error:
+            answers[number] = error
+
+    threads = [threading.Thread(target=run, args=(number, work), daemon=True) for number, work in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive(), "a move of the store waits for ever"
+    return answers
+
+
+# --- add ---
+
+
+def test_an_added_row_is_scheduled_and_can_be_found(shelf: Shelf) -> None:
+    row = shelf.add("x", 60, key="k", tags=["t"], priority=4)
+    job = shelf.store.get(row.id)
+    assert job is not None
+    assert (job.id, job.kind, job.key, job.job, job.state, job.attempt) == (row.id, "test_stores.note", "k", Note("x"), State.SCHEDULED, 0)
+    assert (job.priority, job.tags) == (4, ("t",))
+    assert (job.due - job.created).total_seconds() == 60
+    assert shelf.store.get("k") == shelf.store.get(job) == job
+    assert shelf.counted() == {"scheduled": 1}
+
+
+def test_ids_grow_in_the_order_of_the_adds(shelf: Shelf) -> None:
+    ids = [shelf.add().id for _ in range(50)]
+    assert ids == sorted(set(ids))
+    assert ids[0] >= 1
+
+
+def test_opening_again_changes_nothing(shelf: Shelf) -> None:
+    row = shelf.add()
+    shelf.store.open()
+    assert shelf.ids() == [row.id]
+
+
+# --- keys ---
+
+
+def test_replace_cancels_the_one_that_waits_and_gives_both(shelf: Shelf) -> None:
+    old = shelf.add("old", 5, key="k")
+    new = shelf.row("new", 5, key="k")
+    assert shelf.store.add(new, "replace") == (new, old)
+    assert new.id > old.id
+    assert (shelf.state(old.id), shelf.state("k")) == (State.CANCELLED, State.SCHEDULED)
+    assert shelf.store.get("k") == shelf.store.get(new.id)
+    assert shelf.counted() == {"scheduled": 1, "cancelled": 1}
+    assert shelf.claim(old) == []
+
+
+def test_keep_gives_the_one_that_waits_and_adds_nothing(shelf: Shelf) -> None:
+    old = shelf.add("old", 5, key="k")
+    held, replaced = shelf.store.add(shelf.row("new", 5, key="k"), "keep")
+    assert (held.id, replaced) == (old.id, None)
+    assert shelf.ids() == [old.id]
+    assert shelf.counted() == {"scheduled": 1}
+
+
+def test_error_raises_with_key_and_id_and_adds_nothing(shelf: Shelf) -> None:
+    old = shelf.add("old", 5, key="k")
+    with pytest.raises(JobExists) as raised:
+        shelf.store.add(shelf.row("new", 5, key="k"), "error")
+    assert (raised.value.key, raised.value.id) == ("k", old.id)
+    assert shelf.ids() == [old.id]
+    assert shelf.counted() == {"scheduled": 1}
+
+
+@pytest.mark.parametrize("if_exists", ["replace", "keep", "error"])
+def test_a_key_that_nobody_holds_is_just_taken(shelf: Shelf, if_exists: Any) -> None:
+    row = shelf.row("x", key="k")
+    assert shelf.store.add(row, if_exists) == (row, None)
+
+
+@pytest.mark.parametrize("if_exists", ["replace", "keep", "error"])
+@pytest.mark.parametrize("how", ["settled", "failed", "cancelled"])
+def test_a_row_that_has_ended_holds_no_key(shelf: Shelf, if_exists: Any, how: str) -> None:
+    if how == "cancelled":
+        shelf.add("old", 5, key="k")
+        shelf.store.cancel("k")
+    else:
+        shelf.ended("old", SUCCEEDED if how == "settled" else Failed("x"), key="k")
+    row = shelf.row("new", key="k")
+    assert shelf.store.add(row, if_exists) == (row, None)
+    assert shelf.state("k") is State.SCHEDULED
+
+
+def test_a_paused_row_holds_its_key(shelf: Shelf) -> None:
+    old = shelf.add("old", 5, key="k")
+    shelf.store.pause("k")
+    held, _ = shelf.store.add(shelf.row(key="k"), "keep")
+    assert held.id == old.id
+    with pytest.raises(JobExists):
+        shelf.store.add(shelf.row(key="k"), "error")
+    new = shelf.row("new", key="k")
+    held, replaced = shelf.store.add(new, "replace")
+    assert (held, replaced and replaced.id) == (new, old.id)
+    assert shelf.counted() == {"scheduled": 1, "cancelled": 1}
+
+
+def test_while_the_holder_runs_replace_adds_keep_gives_it_and_error_raises(shelf: Shelf) -> None:
+    old = shelf.running("old", key="k")
+    held, replaced = shelf.store.add(shelf.row(key="k"), "keep")
+    assert (held.id, replaced) == (old.id, None)
+    with pytest.raises(JobExists):
+        shelf.store.add(shelf.row(key="k"), "error")
+    new = shelf.row("new", key="k")
+    assert shelf.store.add(new, "replace") == (new, None)
+    assert (shelf.state(old.id), shelf.state("k")) == (State.RUNNING, State.SCHEDULED)
+    assert shelf.store.settle(old, 1, SUCCEEDED) is State.SUCCEEDED
+    found = shelf.store.get("k")
+    assert found is not None
+    assert found.id == new.id, "the end of the old one leaves the key with the new one"
+    with pytest.raises(JobExists):
+        shelf.store.add(shelf.row(key="k"), "error")
+
+
+def test_a_run_whose_key_was_taken_gets_no_further_attempt(shelf: Shelf) -> None:
+    old = shelf.running("old", key="k")
+    new = shelf.add("new", 5, key="k")
+    assert shelf.store.settle(old, 1, Again(5, "ValueError: x")) is State.FAILED
+    assert shelf.state("k") is State.SCHEDULED
+    job = shelf.store.get(old.id)
+    assert job is not None
+    assert job.error == "ValueError: x"
+    shelf.clock.advance(10)
+    assert shelf.claim(old, new) == [new]
+
+
+def test_a_claimed_row_that_never_started_and_lost_its_key_is_cancelled_when_handed_back(shelf: Shelf) -> None:
+    old = shelf.running("old", key="k")
+    new = shelf.add("new", key="k")
+    assert shelf.store.hand_back([old]) == []
+    assert shelf.state(old.id) is State.CANCELLED
+    assert shelf.claim(old, new) == [new]
+
+
+def test_between_attempts_a_row_holds_its_key(shelf: Shelf) -> None:
+    row = shelf.running(key="k")
+    shelf.store.settle(row, 1, Again(5))
+    with pytest.raises(JobExists):
+        shelf.store.add(shelf.row(key="k"), "error")
+    new = shelf.row(key="k")
+    assert shelf.store.add(new, "replace") == (new, row)
+
+
+def test_of_several_that_replace_one_key_at_once_one_waits_in_the_end(shelf: Shelf) -> None:
+    for _ in range(100):
+        rows = [shelf.row(str(number), 50, key="k") for number in range(4)]
+        together(*(lambda row=row: shelf.store.add(row, "replace") for row in rows))  # type: ignore[misc]
+        assert len(shelf.ids(key="k", states=frozenset({State.SCHEDULED}), limit=1000)) == 1
+    assert shelf.counted() == {"scheduled": 1, "cancelled": 399}
+
+
+def test_of_several_that_add_one_key_with_error_at_once_exactly_one_gets_it(shelf: Shelf) -> None:
+    for round_ in range(100):
+        rows = [shelf.row(key=f"k{round_}") for _ in range(4)]
+        answers = together(*(lambda row=row: shelf.store.add(row, "error") for row in rows))  # type: ignore[misc]
+        assert sum(isinstance(answer, JobExists) for answer in answers) == 3
+    assert shelf.counted() == {"scheduled": 100}
+
+
+# --- add_many ---
+
+
+def test_many_are_added_in_order(shelf: Shelf) -> None:
+    rows = [shelf.row(str(number), number) for number in range(10)]
+    assert shelf.store.add_many([(row, "replace") for row in rows]) == [(row, None) for row in rows]
+    assert shelf.ids() == [row.id for row in rows] == sorted(row.id for row in rows)
+    assert shelf.store.add_many([]) == []
+
+
+def test_many_with_one_conflict_that_is_an_error_add_none(shelf: Shelf) -> None:
+    old = shelf.add("old", 5, key="k")
+    rows = [shelf.row("a", key="a"), shelf.row("b"), shelf.row("c", key="k"), shelf.row("d", key="d")]
+    with pytest.raises(JobExists) as raised:
+        shelf.store.add_many([(rows[0], "replace"), (rows[1], "keep"), (rows[2], "error"), (rows[3], "error")])
+    assert (raised.value.key, raised.value.id) == ("k", old.id)
+    assert shelf.ids() == [old.id]
+    assert shelf.counted() == {"scheduled": 1}
+    assert shelf.claim(*rows) == []
+    for key in ("a", "d"):
+        assert shelf.store.get(key) is None
+        shelf.add(key=key, if_exists="error")
+
+
+def test_many_may_keep_replace_and_meet_running_ones(shelf: Shelf) -> None:
+    kept, replaced, runs = shelf.add("kept", 5, key="kept"), shelf.add("replaced", 5, key="replaced"), shelf.running("runs", key="runs")
+    new = [shelf.row(key="kept"), shelf.row(key="replaced"), shelf.row(key="runs"), shelf.row()]
+    answers = shelf.store.add_many([(new[0], "keep"), (new[1], "replace"), (new[2], "replace"), (new[3], "error")])
+    assert [(held.id, gone and gone.id) for held, gone in answers] == [
+        (kept.id, None),
+        (new[1].id, replaced.id),
+        (new[2].id, None),
+        (new[3].id, None),
+    ]
+    assert shelf.counted() == {"scheduled": 4, "running": 1, "cancelled": 1}
+    assert shelf.state(runs.id) is State.RUNNING
+
+
+def test_the_same_key_twice_in_many_leaves_the_last(shelf: Shelf) -> None:
+    rows = [shelf.row(str(number), key="k") for number in range(3)]
+    answers = shelf.store.add_many([(row, "replace") for row in rows])
+    assert answers == [(rows[0], None), (rows[1], rows[0]), (rows[2], rows[1])]
+    assert shelf.counted() == {"scheduled": 1, "cancelled": 2}
+
+
+def test_while_many_are_added_nobody_claims_a_row_that_is_taken_back(shelf: Shelf) -> None:
+    """All or none, also for those who look meanwhile."""
+    shelf.add("old", 5, key="k")
+    for _ in range(30):
+        rows = [shelf.row(str(number), key=f"n{number}") for number in range(50)] + [shelf.row(key="k")]
+        orders: list[Any] = [(row, "error") for row in rows]
+        answers = together(lambda orders=orders: shelf.store.add_many(orders), lambda rows=rows: [shelf.claim(row) for row in rows])  # type: ignore[misc]
+        assert isinstance(answers[0], JobExists)
+        assert answers[1] == [[]] * 51
+    assert shelf.counted() == {"scheduled": 1}
+
+
+# --- claim ---
+
+
+def test_a_claim_makes_due_rows_running_and_counts_the_attempt(shelf: Shelf) -> None:
+    row = shelf.add(key="k")
+    claim = shelf.store.claim([row])
+    assert (claim.rows, list(claim.later), list(claim.held)) == ([row], [], [])
+    assert (row.attempt, shelf.state("k")) == (1, State.RUNNING)
+    assert shelf.counted() == {"running": 1}
+
+
+def test_a_claim_of_nothing_is_nothing(shelf: Shelf) -> None:
+    assert shelf.store.claim([]).rows == []
+
+
+def test_what_is_not_due_is_given_back_to_be_armed_again(shelf: Shelf) -> None:
+    """A touch came between the room and the claim."""
+    row = shelf.add(delay=10)
+    claim = shelf.store.claim([row])
+    assert (claim.rows, claim.later) == ([], [row])
+    assert shelf.state(row.id) is State.SCHEDULED
+    shelf.clock.advance(10)
+    assert shelf.claim(row) == [row]
+
+
+def test_what_does_not_wait_any_more_is_dropped(shelf: Shelf) -> None:
+    cancelled, paused, runs, ended = shelf.add(), shelf.add(), shelf.running(), shelf.ended()
+    shelf.store.cancel(cancelled.id)
+    shelf.store.pause(paused.id)
+    claim = shelf.store.claim([cancelled, paused, runs, ended])
+    assert (claim.rows, list(claim.later), list(claim.held)) == ([], [], [])
+
+
+def test_a_row_named_twice_is_claimed_once(shelf: Shelf) -> None:
+    row = shelf.add()
+    assert shelf.claim(row, row) == [row]
+
+
+def test_of_several_claimers_exactly_one_gets_each_row(shelf: Shelf) -> None:
+    rows = [shelf.add() for _ in range(500)]
+    orders = [list(rows) for _ in range(4)]
+    Random(1).shuffle(orders[1])
+    orders[2].reverse()
+    answers = together(*(lambda order=order: [one for row in order for one in shelf.claim(row)] for order in orders))  # type: ignore[misc]
+    claimed = [row.id for answer in answers for row in answer]
+    assert sorted(claimed) == sorted(row.id for row in rows)
+    assert all(row.attempt == 1 for row in rows)
+    assert shelf.counted() == {"running": 500}
+
+
+def test_of_a_cancel_and_a_claim_exactly_one_succeeds(shelf: Shelf) -> None:
+    """R38."""
+    for _ in range(300):
+        row = shelf.add()
+        claimed, cancelled = together(lambda row=row: shelf.claim(row), lambda row=row: shelf.store.cancel(row.id))  # type: ignore[misc]
+        assert bool(claimed) != bool(cancelled)
+        if claimed:
+            shelf.store.settle(row, 1, SUCCEEDED)
+    counted = shelf.counted()
+    assert counted.get("succeeded", 0) + counted.get("cancelled", 0) == 300
+    assert set(counted) <= {"succeeded", "cancelled"}
+
+
+def test_of_a_touch_and_a_claim_exactly_one_succeeds(shelf: Shelf) -> None:
+    """R43."""
+    for _ in range(300):
+        row = shelf.add()
+        claimed, touched = together(lambda row=row: shelf.claim(row), lambda row=row: shelf.store.touch(row.id, 50))  # type: ignore[misc]
+        assert bool(claimed) != bool(touched)
+
+
+def test_a_date_is_not_claimed_before_its_wall_clock_moment(shelf: Shelf) -> None:
+    row = shelf.add(at=datetime.fromtimestamp(START + 10, UTC))
+    shelf.clock.set_wall(-3)
+    shelf.clock.advance(11)
+    claim = shelf.store.claim([row])
+    assert (claim.rows, claim.later) == ([], [row])
+    shelf.clock.advance(2)
+    assert shelf.claim(row) == [row]
+
+
+# --- max_running ---
+
+
+def test_no_more_than_max_running_of_a_kind_are_claimed_and_the_rest_is_told(shelf: Shelf) -> None:
+    rows = [shelf.add(job=Two(str(number))) for number in range(5)]
+    other = shelf.add()
+    claim = shelf.store.claim([*rows, other])
+    assert claim.rows == [rows[0], rows[1], other]
+    assert list(claim.held) == [("test_stores.two", row) for row in rows[2:]]
+    assert list(claim.later) == []
+    assert shelf.counted() == {"scheduled": 3, "running": 3}
+
+
+@pytest.mark.parametrize("how", ["settle", "again", "hand_back"])
+def test_each_end_of_a_run_makes_room_for_one(shelf: Shelf, how: str) -> None:
+    rows = [shelf.add(job=Two()) for _ in range(5)]
+    first, second = shelf.claim(*rows)
+    if how == "settle":
+        shelf.store.settle(first, 1, Failed("x"))
+    elif how == "again":
+        shelf.store.settle(first, 1, Again(100))
+    else:
+        shelf.store.hand_back([first])
+    assert shelf.claim(rows[2], rows[3]) == [rows[2]]
+    assert shelf.store.settle(second, 1, SUCCEEDED) is State.SUCCEEDED
+    assert shelf.claim(rows[3], rows[4]) == [rows[3]]
+
+
+def test_max_running_holds_against_several_claimers(shelf: Shelf) -> None:
+    for _ in range(50):
+        rows = [shelf.add(job=Two()) for _ in range(8)]
+        answers = together(*(lambda row=row: shelf.claim(row) for row in rows))  # type: ignore[misc]
+        claimed = [row for answer in answers for row in answer]
+        assert len(claimed) == 2
+        for row in claimed:
+            shelf.store.settle(row, row.attempt, SUCCEEDED)
+        for row in rows:
+            shelf.store.cancel(row.id)
+
+
+# --- settle ---
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error"),
+    [
+        (SUCCEEDED, None),
+        (Succeeded({"sent": 3}), None),
+        (Failed("ValueError: x", "Traceback ..."), "ValueError: x"),
+        (Cancelled("enough"), "enough"),
+        (Missed("too late"), "too late"),
+        (Interrupted("process gone"), "process gone"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_verdict_ends_a_run_in_its_state(shelf: Shelf, verdict: Any, error: str | None) -> None:
+    row = shelf.running("x", key="k")
+    shelf.clock.advance(3)
+    assert shelf.store.settle(row, 1, verdict) is verdict.state
+    job = shelf.store.get(row.id)
+    assert job is not None
+    assert (job.state, job.error, job.attempt) == (verdict.state, error, 1)
+    assert job.result == getattr(verdict, "result", None)
+    assert job.trace == getattr(verdict, "trace", None)
+    assert job.kind == "test_stores.note"
+    assert shelf.store.get("k") == job
+    assert shelf.counted() == {verdict.state.value: 1}
+
+
+def test_a_run_is_settled_once(shelf: Shelf) -> None:
+    row = shelf.running()
+    assert shelf.store.settle(row, 1, Failed("first")) is State.FAILED
+    assert shelf.store.settle(row, 1, SUCCEEDED) is None
+    assert shelf.state(row.id) is State.FAILED
+    assert shelf.counted() == {"failed": 1}
+
+
+def test_a_verdict_on_an_earlier_attempt_is_refused(shelf: Shelf) -> None:
+    """A thread that hung and ends later must not settle the run that came after its own."""
+    row = shelf.running()
+    shelf.store.settle(row, 1, Again(0))
+    assert shelf.claim(row) == [row]
+    assert shelf.store.settle(row, 1, Failed("late")) is None
+    assert shelf.state(row.id) is State.RUNNING
+    assert shelf.store.settle(row, 2, SUCCEEDED) is State.SUCCEEDED
+
+
+def test_a_row_that_does_not_run_cannot_be_settled(shelf: Shelf) -> None:
+    row = shelf.add()
+    assert shelf.store.settle(row, 0, SUCCEEDED) is None
+    assert shelf.store.settle(row, 1, SUCCEEDED) is None
+    assert shelf.state(row.id) is State.SCHEDULED
+
+
+def test_of_several_that_settle_at_once_exactly_one_does(shelf: Shelf) -> None:
+    for _ in range(200):
+        row = shelf.running()
+        answers = together(*(lambda row=row: shelf.store.settle(row, 1, SUCCEEDED) for _ in range(3)))  # type: ignore[misc]
+        assert sorted(answers, key=str) == [None, None, State.SUCCEEDED]
+    assert shelf.counted() == {"succeeded": 200}
+
+
+def test_again_makes_the_row_wait_for_its_next_attempt(shelf: Shelf) -> None:
+    row = shelf.running(key="k")
+    shelf.clock.advance(2)
+    assert shelf.store.settle(row, 1, Again(5.0, "ValueError: x", "trace")) is State.SCHEDULED
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.state, job.attempt, job.error, job.trace) == (State.SCHEDULED, 1, "ValueError: x", "trace")
+    assert shelf.due("k") == 7.0
+    assert shelf.claim(row) == []
+    shelf.clock.advance(5)
+    assert shelf.claim(row) == [row]
+    assert row.attempt == 2
+    assert shelf.counted() == {"running": 1}
+
+
+def test_again_after_a_cancel_request_is_cancelled(shelf: Shelf) -> None:
+    row = shelf.running(key="k")
+    assert shelf.store.cancel("k") is None
+    assert shelf.store.settle(row, 1, Again(5, "x")) is State.CANCELLED
+    assert shelf.counted() == {"cancelled": 1}
+
+
+def test_of_a_cancel_and_an_again_the_job_never_runs_again(shelf: Shelf) -> None:
+    """Whichever comes first: the request is seen by the settlement, or the waiting row is cancelled."""
+    for _ in range(300):
+        row = shelf.running()
+        again, cancelled = together(lambda row=row: shelf.store.settle(row, 1, Again(0)), lambda row=row: shelf.store.cancel(row.id))  # type: ignore[misc]
+        assert (again, cancelled is not None) in ((State.CANCELLED, False), (State.SCHEDULED, True))
+        assert shelf.claim(row) == []
+    assert shelf.counted() == {"cancelled": 300}
+
+
+def test_of_a_replace_and_an_again_the_old_job_never_runs_again(shelf: Shelf) -> None:
+    for number in range(300):
+        row = shelf.running(key=f"k{number}")
+        new = shelf.row("new", 50, key=f"k{number}")
+        together(lambda row=row: shelf.store.settle(row, 1, Again(0)), lambda new=new: shelf.store.add(new, "replace"))  # type: ignore[misc]
+        assert shelf.claim(row) == []
+        assert shelf.state(row.id) in (State.FAILED, State.CANCELLED)
+        found = shelf.store.get(f"k{number}")
+        assert found is not None
+        assert found.id == new.id
+    assert shelf.counted()["scheduled"] == 300
+
+
+# --- hand_back ---
+
+
+def test_what_was_claimed_and_not_started_waits_again_uncounted(shelf: Shelf) -> None:
+    rows = [shelf.add(str(number), key=f"k{number}") for number in range(3)]
+    shelf.claim(*rows)
+    assert shelf.store.hand_back(rows) == rows
+    assert [row.attempt for row in rows] == [0, 0, 0]
+    assert shelf.counted() == {"scheduled": 3}
+    assert shelf.claim(*rows) == rows
+    assert [row.attempt for row in rows] == [1, 1, 1]
+
+
+def test_what_does_not_run_is_not_handed_back(shelf: Shelf) -> None:
+    waits, ended = shelf.add(), shelf.ended()
+    assert shelf.store.hand_back([waits, ended]) == []
+    assert shelf.counted() == {"scheduled": 1, "succeeded": 1}
+    assert (waits.attempt, ended.attempt) == (0, 1)
+
+
+def test_a_cancel_request_before_the_hand_back_is_kept(shelf: Shelf) -> None:
+    row = shelf.running()
+    shelf.store.cancel(row.id)
+    assert shelf.store.hand_back([row]) == []
+    assert shelf.state(row.id) is State.CANCELLED
+    assert shelf.claim(row) == []
+
+
+def test_of_a_cancel_and_a_hand_back_the_job_never_runs(shelf: Shelf) -> None:
+    for _ in range(300):
+        row = shelf.running()
+        back, cancelled = together(lambda row=row: shelf.store.hand_back([row]), lambda row=row: shelf.store.cancel(row.id))  # type: ignore[misc]
+        assert (bool(back), cancelled is not None) in ((True, True), (False, False))
+        assert shelf.claim(row) == []
+    assert shelf.counted() == {"cancelled": 300}
+
+
+# --- cancel, touch, reschedule, pause, resume ---
+
+
+def test_cancel_ends_what_waits_and_only_asks_what_runs(shelf: Shelf) -> None:
+    waits, paused, runs, ended = shelf.add(delay=5), shelf.add(delay=5), shelf.running(), shelf.ended()
+    shelf.store.pause(paused.id)
+    answers = [shelf.store.cancel(row.id) for row in (waits, paused, runs, ended)]
+    assert [answer and answer.id for answer in answers] == [waits.id, paused.id, None, None]
+    assert [shelf.store.cancel(row.id) for row in (waits, paused, runs, ended)] == [None] * 4
+    job = shelf.store.get(runs.id)
+    assert job is not None
+    assert (job.state, job.cancel_requested) == (State.RUNNING, True)
+    assert shelf.counted() == {"cancelled": 2, "running": 1, "succeeded": 1}
+
+
+def test_cancel_frees_the_job_object_at_once(shelf: Shelf) -> None:
+    """R46: whatever still refers to the row."""
+    row = shelf.add(delay=5)
+    shelf.store.cancel(row.id)
+    assert row.job is None
+
+
+def test_a_run_that_was_asked_to_stop_may_still_succeed(shelf: Shelf) -> None:
+    row = shelf.running()
+    shelf.store.cancel(row.id)
+    assert shelf.store.settle(row, 1, SUCCEEDED) is State.SUCCEEDED
+
+
+def test_unknown_refs_are_none(shelf: Shelf) -> None:
+    for ref in ("nope", 999):
+        assert shelf.store.cancel(ref) is None
+        assert shelf.store.touch(ref, None) is None
+        assert shelf.store.touch(ref, 5) is None
+        assert shelf.store.reschedule(ref, 5.0, None) is None
+        assert shelf.store.pause(ref) is None
+        assert shelf.store.resume(ref) is None
+        assert shelf.store.retry(ref) is None
+        assert shelf.store.get(ref) is None
+
+
+def test_touch_says_whether_the_row_must_be_armed(shelf: Shelf) -> None:
+    row = shelf.add(delay=30, key="k")
+    shelf.clock.advance(10)
+    assert shelf.store.touch("k", None) == (row, False)
+    assert shelf.due("k") == 40.0
+    assert shelf.store.touch("k", 5) == (row, True)
+    assert shelf.due("k") == 15.0
+    assert shelf.store.touch(row.id, None) == (row, False)
+    assert shelf.due("k") == 40.0
+
+
+def test_touch_stops_at_max_wait(shelf: Shelf) -> None:
+    row = shelf.add(delay=30, max_wait=50)
+    shelf.clock.advance(25)
+    shelf.store.touch(row.id, None)
+    assert shelf.due(row.id) == 50.0
+    shelf.store.touch(row.id, 1000)
+    assert shelf.due(row.id) == 50.0
+    shelf.store.touch(row.id, 1)
+    assert shelf.due(row.id) == 26.0
+
+
+def test_touch_of_what_does_not_wait_is_none(shelf: Shelf) -> None:
+    runs, ended = shelf.running(), shelf.ended()
+    assert [shelf.store.touch(row.id, 5) for row in (runs, ended)] == [None, None]
+
+
+def test_touch_without_a_delay_of_its_own_is_refused_and_changes_nothing(shelf: Shelf) -> None:
+    dated, paused = shelf.add(at=datetime.fromtimestamp(START + 10, UTC)), shelf.add(delay=10)
+    shelf.store.pause(paused.id)
+    for row in (dated, paused):
+        with pytest.raises(BadValue, match="no delay of its own"):
+            shelf.store.touch(row.id, None)
+        assert shelf.due(row.id) == 10.0
+    assert shelf.store.cancel(dated.id) is not None, "the refusal holds nothing"
+    assert shelf.store.resume(paused.id) is not None
+
+
+def test_reschedule_sets_the_moment_and_its_clock(shelf: Shelf) -> None:
+    row = shelf.add(delay=30)
+    assert shelf.store.reschedule(row.id, 5.0, None) is row
+    assert shelf.due(row.id) == 5.0
+    assert shelf.store.reschedule(row.id, 60.0, START + 60) is row
+    shelf.clock.set_wall(20)
+    assert [entry.due for entry in shelf.store.reanchor()] == [40.0]
+    assert shelf.due(row.id) == 60.0, "shown on the wall clock"
+    with pytest.raises(BadValue, match="no delay of its own"):
+        shelf.store.touch(row.id, None)
+    assert shelf.store.reschedule(row.id, 5.0, None) is row
+    assert shelf.store.reanchor() == []
+    shelf.store.touch(row.id, None)
+    assert row.due == 30.0, "its own delay is still the one it was added with"
+
+
+def test_reschedule_of_what_does_not_wait_is_none(shelf: Shelf) -> None:
+    runs, ended = shelf.running(), shelf.ended()
+    assert [shelf.store.reschedule(row.id, 5.0, None) for row in (runs, ended)] == [None, None]
+
+
+def test_pause_and_resume_are_true_once(shelf: Shelf) -> None:
+    row = shelf.add(key="k")
+    assert [shelf.store.pause("k"), shelf.store.pause("k")] == [row, None]
+    assert shelf.counted() == {"paused": 1}
+    assert shelf.claim(row) == []
+    assert [shelf.store.resume("k"), shelf.store.resume("k")] == [row, None]
+    assert shelf.counted() == {"scheduled": 1}
+    assert shelf.claim(row) == [row]
+    assert [shelf.store.pause("k"), shelf.store.resume("k")] == [None, None]
+
+
+def test_a_row_is_paused_between_attempts(shelf: Shelf) -> None:
+    row = shelf.running()
+    shelf.store.settle(row, 1, Again(0))
+    assert shelf.store.pause(row.id) is row
+    assert shelf.claim(row) == []
+    assert shelf.store.resume(row.id) is row
+    assert shelf.claim(row) == [row]
+    assert row.attempt == 2
+
+
+# --- retry ---
+
+
+@pytest.mark.parametrize("verdict", [Failed("x"), Missed("x"), Interrupted("x")], ids=lambda verdict: str(verdict.state))
+def test_retry_revives_with_id_key_and_tags_due_now(shelf: Shelf, verdict: Verdict) -> None:
+    row = shelf.ended("x", verdict, key="k", tags=["t"])
+    shelf.clock.advance(100)
+    revived = shelf.store.retry("k")
+    assert revived is not None
+    assert revived.id == row.id
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.state, job.job, job.tags, shelf.due("k")) == (State.SCHEDULED, Note("x"), ("t",), 100.0)
+    assert shelf.counted() == {"scheduled": 1}
+    assert shelf.ids() == [row.id]
+    assert shelf.claim(revived) == [revived]
+    assert revived.attempt == 2
+    assert shelf.store.settle(revived, 2, SUCCEEDED) is State.SUCCEEDED
+    assert shelf.counted() == {"succeeded": 1}
+
+
+def test_retry_of_anything_else_is_none(shelf: Shelf) -> None:
+    rows = [shelf.add(delay=5), shelf.running(), shelf.ended(), shelf.ended("x", Cancelled()), shelf.add(delay=5)]
+    shelf.store.cancel(rows[4].id)
+    before = shelf.counted()
+    assert [shelf.store.retry(row.id) for row in rows] == [None] * 5
+    assert shelf.counted() == before
+
+
+def test_retry_where_a_live_row_holds_the_key_is_none_and_changes_nothing(shelf: Shelf) -> None:
+    failed = shelf.ended("x", Failed("x"), key="k")
+    shelf.add("new", 5, key="k")
+    assert shelf.store.retry(failed.id) is None
+    assert (shelf.state(failed.id), shelf.state("k")) == (State.FAILED, State.SCHEDULED)
+    assert shelf.counted() == {"scheduled": 1, "failed": 1}
+    shelf.store.cancel("k")
+    assert shelf.store.retry(failed.id) is not None
+
+
+def test_of_several_that_retry_at_once_exactly_one_does(shelf: Shelf) -> None:
+    for _ in range(100):
+        row = shelf.ended("x", Failed("x"))
+        answers = together(*(lambda row=row: shelf.store.retry(row.id) for _ in range(3)))  # type: ignore[misc]
+        assert sum(answer is not None for answer in answers) == 1
+    assert shelf.counted() == {"scheduled": 100}
+
+
+def test_a_retry_at_the_moment_of_the_failure_loses_nothing(shelf: Shelf) -> None:
+    """The row is revived while the thread that ended it is still filing it."""
+    for number in range(100):
+        row = shelf.running(key=f"k{number}")
+
+        def retry(row: Row = row) -> Any:
+            while (revived := shelf.store.retry(row.id)) is None:
+                pass
+            return revived
+
+        _, revived = together(lambda row=row: shelf.store.settle(row, 1, Failed("x")), retry)  # type: ignore[misc]
+        assert shelf.state(f"k{number}") is State.SCHEDULED
+        assert shelf.claim(revived) == [revived]
+    assert shelf.counted() == {"running": 100}
+
+
+# --- window, reanchor ---
+
+
+def test_the_window_is_what_is_scheduled_and_due_before(shelf: Shelf) -> None:
+    rows = [shelf.add(delay=delay) for delay in (0, 5, 9.9, 10, 1000)]
+    paused, runs = shelf.add(delay=1), shelf.running()
+    shelf.store.pause(paused.id)
+    shelf.store.settle(runs, 1, Again(3))
+    shelf.ended()
+    assert {entry.due for entry in shelf.store.window(10)} == {0, 5, 9.9, 3}
+    assert len(shelf.store.window(float("inf"))) == 6
+    assert set(shelf.claim(*(entry for entry in shelf.store.window(1)))) == {rows[0]}  # type: ignore[arg-type]
+
+
+def test_reanchor_gives_dates_that_wait_with_their_new_moments(shelf: Shelf) -> None:
+    def at(seconds: float) -> datetime:
+        return datetime.fromtimestamp(START, UTC) + timedelta(seconds=seconds)
+
+    dated, passed, paused = shelf.add("dated", at=at(100)), shelf.add("passed", at=at(30)), shelf.add("paused", at=at(100))
+    delayed, runs = shelf.add("delayed", 100), shelf.running("runs", at=at(-5))
+    shelf.store.pause(paused.id)
+    shelf.clock.set_wall(50)
+    moved = shelf.store.reanchor()
+    assert {entry.due for entry in moved} == {50.0, -20.0}
+    assert {row.due for row in (dated, passed)} == {50.0, -20.0}
+    assert (delayed.due, shelf.state(runs.id)) == (100.0, State.RUNNING)
+    assert shelf.claim(passed) == [passed]
+    shelf.store.resume(paused.id)
+    shelf.clock.advance(50)
+    assert shelf.claim(paused) == [paused]
+
+
+# --- find, get, ids ---
+
+
+def library(shelf: Shelf) -> dict[str, int]:
+    rows = {
+        "failed": shelf.ended("alpha", Failed("KeyError: zeta"), key="F", tags=["a"]),
+        "done": shelf.ended("beta", key="D", tags=["b"]),
+        "waits": shelf.add("Gamma", 100, key="W", tags=["a", "b"]),
+        "paused": shelf.add("delta", 100, key="P"),
+        "cancelled": shelf.add("epsilon", 100, key="C", tags=["a"]),
+        "runs": shelf.running(job=Other("theta"), key="R", tags=["b"]),
+    }
+    shelf.store.pause("P")
+    shelf.store.cancel("C")
+    return {name: row.id for name, row in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, "failed done waits paused cancelled runs"),
+        ({"states": frozenset({State.FAILED, State.RUNNING})}, "failed runs"),
+        ({"states": frozenset({State.SCHEDULED})}, "waits"),
+        ({"states": frozenset()}, ""),
+        ({"kind": "test_stores.other"}, "runs"),
+        ({"kind": "nope"}, ""),
+        ({"tag": "a"}, "failed waits cancelled"),
+        ({"tag": "a", "states": frozenset({State.CANCELLED})}, "cancelled"),
+        ({"key": "D"}, "done"),
+        ({"text": "gamma"}, "waits"),
+        ({"text": "ZETA"}, "failed"),
+        ({"text": "nowhere"}, ""),
+        ({"kind": "test_stores.note", "tag": "b", "text": "gam"}, "waits"),
+        ({"limit": 3}, "failed done waits"),
+    ],
+    ids=str,
+)
+def test_find_and_ids_give_what_matches_in_order_of_id(shelf: Shelf, query: dict[str, Any], expected: str) -> None:
+    names = {id: name for name, id in library(shelf).items()}
+    assert " ".join(names[id] for id in shelf.ids(**query)) == expected
+    if "limit" not in query:
+        assert " ".join(names[id] for id in shelf.store.ids(Query(**query, limit=1))) == expected, "ids knows no limit"
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100, 1000])
+def test_keyset_pages_give_each_job_once_while_jobs_move(shelf: Shelf, limit: int) -> None:
+    rows = [shelf.add(str(number)) for number in range(100)]
+    random = Random(limit)
+    seen: list[int] = []
+    page = shelf.store.find(Query(limit=limit))
+    while page:
+        seen += [job.id for job in page]
+        for row in random.sample(rows, 5):
+            if shelf.claim(row) and random.random() < 0.5:
+                shelf.store.settle(row, row.attempt, SUCCEEDED)
+        page = shelf.store.find(Query(after=page[-1].id, limit=limit))
+    assert seen == [row.id for row in rows]
+
+
+def test_a_key_finds_the_live_row_and_else_the_latest_ended_one(shelf: Shelf) -> None:
+    first = shelf.ended("1", key="k")
+    second = shelf.ended("2", Failed("x"), key="k")
+    found = shelf.store.get("k")
+    assert found is not None
+    assert found.id == second.id
+    third = shelf.add("3", 5, key="k")
+    found = shelf.store.get("k")
+    assert found is not None
+    assert found.id == third.id
+    assert shelf.ids(key="k") == [first.id, second.id, third.id]
+
+
+@pytest.fixture
+def nervous() -> Iterator[None]:
+    """Threads take turns a thousand times as often as usual."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("nervous")
+def test_a_job_can_be_found_at_every_moment_of_its_end(shelves: Callable[..., Shelf]) -> None:
+    """Whoever looks while it ends sees it before or after, and never not at all."""
+    shelf = shelves(store={"keep": 10_000})
+    stop = threading.Event()
+    current: list[int] = [shelf.add().id]
+    missing: list[int] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            id = current[0]
+            if shelf.store.get(id) is None:
+                missing.append(id)
+
+    def work() -> None:
+        try:
+            for number in range(3000):
+                row = shelf.add()
+                current[0] = row.id
+                if number % 2:
+                    shelf.store.cancel(row.id)
+                else:
+                    shelf.claim(row)
+                    shelf.store.settle(row, 1, SUCCEEDED if number % 4 else Failed("x"))
+        finally:
+            stop.set()
+
+    together(look, look, work)
+    assert missing == []
+
+
+# --- counts and history ---
+
+
+def test_counts_are_exact_after_every_move(shelf: Shelf) -> None:
+    random = Random(5)
+    rows: list[Row] = []
+    ended: Counter[str] = Counter()
+    for _ in range(1200):
+        move = random.choice(
+            ["add", "add", "key", "claim", "claim", "settle", "again", "back", "cancel", "pause", "resume", "touch", "retry"]
+        )
+        row = random.choice(rows) if rows else None
+        if move == "add" or row is None:
+            rows.append(shelf.add(delay=random.choice([0, 0, 5])))
+        elif move == "key":
+            held, replaced = shelf.store.add(shelf.row(key=random.choice("abc")), random.choice(["replace", "keep"]))
+            rows.append(held)
+            ended["cancelled"] += replaced is not None
+        elif move == "claim":
+            shelf.claim(row)
+        elif move in ("settle", "again"):
+            verdict = Again(0) if move == "again" else random.choice([SUCCEEDED, Failed("x"), Missed("x")])
+            state = shelf.store.settle(row, row.attempt, verdict)
+            if state is not None and state.ended:
+                ended[state.value] += 1
+        elif move == "back":
+            was = shelf.state(row.id)
+            if was is State.RUNNING and not shelf.store.hand_back([row]):
+                ended["cancelled"] += 1
+        elif move == "cancel":
+            ended["cancelled"] += shelf.store.cancel(row.id) is not None
+        elif move == "retry":
+            was = shelf.state(row.id)
+            if shelf.store.retry(row.id) is not None:
+                assert was is not None
+                ended[was.value] -= 1
+        elif move == "touch":
+            shelf.store.touch(row.id, random.choice([0, 5]))
+        else:
+            (shelf.store.pause if move == "pause" else shelf.store.resume)(row.id)
+        shelf.check()
+        assert {name: count for name, count in shelf.counted().items() if State(name).ended} == {
+            name: count for name, count in ended.items() if count
+        }
+
+
+def test_history_keeps_the_newest_ended(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(store={"keep": 20})
+    waits = shelf.add(delay=5)
+    rows = [shelf.ended(str(number)) for number in range(1000)]
+    assert shelf.ids(states=ENDED, limit=1000) == [row.id for row in rows[-20:]]
+    assert shelf.store.get(rows[0].id) is None
+    assert shelf.counted() == {"scheduled": 1, "succeeded": 1000}
+    assert shelf.state(waits.id) is State.SCHEDULED
+
+
+def test_history_forgets_by_age(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(store={"keep_days": 1})
+    old = shelf.ended("old", Failed("x"), key="k")
+    shelf.clock.advance(DAY / 2)
+    new = shelf.ended("new")
+    shelf.clock.advance(DAY / 2 + 1)
+    assert shelf.ids() == [new.id]
+    assert shelf.store.get("k") is None
+    assert shelf.store.retry(old.id) is None
+    assert shelf.counted() == {"failed": 1, "succeeded": 1}
+
+
+def test_no_history_keeps_nothing_and_counts_all(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(store={"keep": 0})
+    shelf.ended()
+    shelf.ended("x", Failed("x"))
+    assert shelf.ids() == []
+    assert shelf.counted() == {"succeeded": 1, "failed": 1}
+
+
+def test_an_older_ended_row_of_a_key_goes_without_taking_the_newer_one_along(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(store={"keep": 2})
+    shelf.ended("1", key="k")
+    second = shelf.ended("2", key="k")
+    shelf.ended("3")
+    found = shelf.store.get("k")
+    assert found is not None
+    assert found.id == second.id
+
+
+# --- max_pending ---
+
+
+def test_max_pending_counts_what_waits(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(max_pending=3)
+    rows = [shelf.add(key=f"k{number}") for number in range(3)]
+    shelf.store.pause(rows[0].id)
+    with pytest.raises(TooManyPending):
+        shelf.store.add(shelf.row(), "replace")
+    with pytest.raises(TooManyPending):
+        shelf.store.add(shelf.row(key="new"), "keep")
+    assert shelf.store.get("new") is None
+    assert shelf.counted() == {"scheduled": 2, "paused": 1}
+    shelf.claim(rows[1])
+    shelf.add("in its place")
+    with pytest.raises(TooManyPending):
+        shelf.store.add(shelf.row(), "replace")
+    shelf.store.cancel(rows[0].id)
+    shelf.add()
+
+
+def test_at_the_limit_a_key_may_still_be_replaced_or_kept(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(max_pending=1)
+    old = shelf.add("old", 5, key="k")
+    held, _ = shelf.store.add(shelf.row(key="k"), "keep")
+    assert held.id == old.id
+    with pytest.raises(JobExists):
+        shelf.store.add(shelf.row(key="k"), "error")
+    shelf.add("new", 5, key="k")
+    assert shelf.counted() == {"scheduled": 1, "cancelled": 1}
+
+
+def test_max_pending_takes_many_whole_or_not_at_all(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(max_pending=5)
+    shelf.store.add_many([(shelf.row(), "replace") for _ in range(3)])
+    with pytest.raises(TooManyPending):
+        shelf.store.add_many([(shelf.row(key=f"k{number}"), "replace") for number in range(3)])
+    assert shelf.counted() == {"scheduled": 3}
+    assert shelf.store.get("k0") is None
+    shelf.store.add_many([(shelf.row(), "replace") for _ in range(2)])
+
+
+def test_max_pending_is_exact_under_several_adders(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(max_pending=50)
+
+    def add() -> int:
+        added = 0
+        for _ in range(40):
+            try:
+                shelf.store.add(shelf.row(), "replace")
+            except TooManyPending:
+                continue
+            added += 1
+        return added
+
+    assert sum(together(add, add, add, add)) == 50
+    assert shelf.counted() == {"scheduled": 50}
+
+
+# --- the table of states ---
+
+
+class Watched(Row):
+    """A row that checks each of its moves against the table."""
+
+    __slots__ = ("_before", "_state")
+
+    @property  # type: ignore[override]
+    def state(self) -> State:
+        return self._state
+
+    @state.setter
+    def state(self, to: State) -> None:
+        now = getattr(self, "_state", to)
+        # SCHEDULED without a token may be a step inside a settlement, which leaves RUNNING.
+        step = now is State.SCHEDULED and not hasattr(self, "token") and getattr(self, "_before", None) is State.RUNNING
+        if to is not now and not (step and to in MOVES[State.RUNNING]):
+            check_move(now, to)
+        self._before, self._state = now, to
+
+
+def test_no_row_ever_moves_but_along_the_table() -> None:
+    """For the memory store, whose rows are the truth: a random life of many rows, each move checked as it is made."""
+    shelf = Shelf("memory")
+    random = Random(11)
+    rows: list[Row] = []
+    for _ in range(5000):
+        move = random.randrange(12)
+        row = random.choice(rows[-40:]) if rows else None
+        if move < 3 or row is None:
+            watched = Watched(Note(), shelf.clock.elapsed(), 0.0, random.choice([None, "a", "b"]), 0, None)
+            try:
+                shelf.store.add(watched, random.choice(["replace", "keep", "error"]))
+            except JobExists:
+                continue
+            rows.append(watched)
+        elif move < 6:
+            shelf.claim(row)
+        elif move == 6:
+            shelf.store.settle(
+                row, row.attempt, random.choice([SUCCEEDED, Failed("x"), Again(0), Cancelled(), Missed("x"), Interrupted("x")])
+            )
+        elif move == 7:
+            shelf.store.hand_back([row])
+        elif move == 8:
+            shelf.store.cancel(row.id)
+        elif move == 9:
+            shelf.store.retry(row.id)
+        else:
+            (shelf.store.pause if move == 10 else shelf.store.resume)(row.id)
+    assert len(shelf.counted()) > 6

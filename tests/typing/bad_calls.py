@@ -1,0 +1,33 @@
+"""Type-checked only: each line that ends in `# wrong` has exactly one error, and no other line has any."""
+
+from dataclasses import dataclass
+
+from jobwheel import IJob, JobContext, State, TimerManager, events
+
+
+@dataclass
+class Remind(IJob):
+    user: int
+
+    def run(self, ctx: JobContext) -> None: ...
+
+
+def on_failed(event: events.JobFailed) -> None: ...
+
+
+def use(timer: TimerManager) -> None:
+    timer.add_job(Remind("user"), 5)  # wrong
+    timer.add_job(Remind, 5)  # wrong
+    timer.add_job(Remind(1), "5")  # wrong
+    timer.add_job(Remind(1), dealy=5)  # wrong
+    timer.add_job(Remind(1), if_exists="overwrite")  # wrong
+    timer.add_job(Remind(1), key=7)  # wrong
+    timer.cancel(None)  # wrong
+    timer.cancel(1.5)  # wrong
+    timer.on(events.JobSucceeded, on_failed)  # wrong
+    timer.add_job(Remind(1)).state = State.FAILED  # wrong
+    print(timer.stats().pendign)  # wrong
+
+
+class Timeout(IJob, timeout="30"):  # wrong
+    def run(self) -> None: ...
