@@ -33,7 +33,7 @@ class Entry(Protocol):
 class Terms:
     """What only some rows have: the wall-clock due moment, tags, a touch delay and its bound, a trigger."""
 
-    __slots__ = ("delay", "nominal", "tags", "trigger", "until", "wall")
+    __slots__ = ("delay", "nominal", "tags", "touched", "trigger", "until", "wall")
 
     def __init__(self) -> None:
         self.delay: float | None = None
@@ -41,6 +41,8 @@ class Terms:
         self.nominal: float | None = None
         """The first due moment (elapsed), when a retry or a touch has moved `due` away from it."""
         self.tags: tuple[str, ...] = ()
+        self.touched = 0.0
+        """Elapsed moment from which the latest `touch` counted."""
         self.trigger: Any = None
         self.until: float | None = None
         """`max_wait`'s bound: the latest due moment (elapsed) that `touch` may set."""

@@ -24,7 +24,7 @@ class LoopThread:
         self._runner = runner
         self._desk = desk
         self._most = most
-        self._lock = threading.Lock()  # guards the start of the thread
+        self._lock = threading.Lock()  # what is taken over is either seen by `stop`, or refused
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -33,24 +33,26 @@ class LoopThread:
         self.running: dict[int, Row] = {}  # written by the loop thread alone
 
     def run(self, row: Row, attempt: int) -> None:
-        """Takes a coroutine row over, from any thread. Raises RuntimeError if the thread cannot be started."""
-        loop = self._loop or self._start()
-        self.waiting.append((row, attempt))
-        loop.call_soon_threadsafe(self._take)
+        """Takes a coroutine row over, from any thread. Raises RuntimeError if it cannot: no thread can be started, or it is being stopped."""
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("the loop is being stopped")
+            loop = self._loop or self._start()
+            self.waiting.append((row, attempt))
+            # Under the lock, so that it is called before what `stop` calls.
+            loop.call_soon_threadsafe(self._take)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=self._live, args=(loop,), name="jobwheel-loop", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:
-                    loop.close()
-                    raise
-                self._thread = thread
-                self._loop = loop
-            return self._loop
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._live, args=(loop,), name="jobwheel-loop", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            loop.close()
+            raise
+        self._thread = thread
+        self._loop = loop
+        return loop
 
     def _live(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
@@ -99,8 +101,9 @@ class LoopThread:
 
     def stop(self) -> None:
         """Ends the thread once nothing runs there any more."""
-        loop = self._loop
-        self._closing = True
+        with self._lock:
+            self._closing = True
+            loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(lambda: None if self.running else loop.stop())
 

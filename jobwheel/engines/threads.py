@@ -133,7 +133,7 @@ class ThreadEngine(Engine):
         """One row that has a time limit or is a coroutine, on its worker's thread."""
         timeout = row.kind.options.timeout
         if row.kind.call.is_async:
-            self._run_coroutine(row, attempt)
+            self._run_coroutine(worker, row, attempt)
         elif timeout is not None:
             limit = self._elapsed() + timeout
             worker.current = (row, attempt, limit)
@@ -143,11 +143,13 @@ class ThreadEngine(Engine):
             if worker.overran is not None:
                 self._watch.expect(limit)  # it was found hanging and has ended: the watch counts anew
 
-    def _run_coroutine(self, row: Row, attempt: int) -> None:
+    def _run_coroutine(self, worker: Worker, row: Row, attempt: int) -> None:
         try:
             self._loop.run(row, attempt)
-        except RuntimeError:  # no thread to be had for the loop: this worker runs it
+        except RuntimeError:  # no thread to be had for the loop, or it is being stopped: this worker runs it
+            worker.current = (row, attempt, inf)
             self.desk.done(row, attempt, asyncio.run(self._loop.attempt(row)))
+            worker.current = None
 
     def _look(self) -> float:
         """On the watch's thread: sees to runs past their limit and to missing threads; gives the next moment to look at."""

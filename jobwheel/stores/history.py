@@ -15,6 +15,9 @@ from jobwheel.state import State
 BATCH = 512
 """Ended rows that may wait in the inbox before a `put` files them; more where more are kept, since of a large batch few need filing."""
 
+REVIVABLE = frozenset({State.FAILED, State.MISSED, State.INTERRUPTED})
+"""Ended rows in these states keep their job and can be retried."""
+
 _state = attrgetter("state")
 
 
@@ -48,9 +51,12 @@ class History:
             return self._by_key.get(ref) if isinstance(ref, str) else self._by_id.get(ref)
 
     def take_out(self, row: Row, into: dict[int, Row]) -> bool:
-        """Lets the caller revive the row, which is in `into` before it is gone here. False: not kept any more, or another was first."""
+        """Lets the caller revive a row that can be retried; it is in `into` before it is gone here.
+
+        False: it is not kept any more, or another caller was first, and by now it may even have run and ended otherwise.
+        """
         with self._lock:
-            if self._by_id.get(row.id) is not row:
+            if self._by_id.get(row.id) is not row or row.state not in REVIVABLE:
                 return False
             into[row.id] = row
             self._forget(row)

@@ -26,12 +26,11 @@ from jobwheel.row import Entry, Row, ScheduledJob, Terms, snapshot
 from jobwheel.settings import Settings
 from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store
-from jobwheel.stores.history import History
+from jobwheel.stores.history import REVIVABLE, History
 from jobwheel.verdict import SUCCEEDED, Again, Failed, Succeeded, Verdict
 
 SCHEDULED, PAUSED, RUNNING, CANCELLED = State.SCHEDULED, State.PAUSED, State.RUNNING, State.CANCELLED
 _id = attrgetter("id")
-REVIVABLE = frozenset({State.FAILED, State.MISSED, State.INTERRUPTED})
 
 
 class MemoryStore(Store):
@@ -319,6 +318,8 @@ class MemoryStore(Store):
             raise BadValue(
                 f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
             )
+        # Of two touches at once the one that read the clock first may come last: it must not take back what the other one promised.
+        now = terms.touched = max(now, terms.touched)
         before, own = row.due, terms.delay
         if own is None and terms.wall is None:
             own = terms.delay = before - row.created
@@ -370,7 +371,7 @@ class MemoryStore(Store):
         if row is None or row.state not in REVIVABLE:
             return None
         while row.id in self._rows:  # its end is a few instructions from done, or another caller has revived it
-            if self._ended(ref) is not row:
+            if self._ended(row.id) is not row:
                 return None
             time.sleep(0)
         if not self._history.take_out(row, self._rows):

@@ -753,7 +753,7 @@ def run(code: str, limit: float = 30.0, interrupt_after: str = "") -> tuple[int,
             async def run(self): await asyncio.sleep(0.005)
     """
     program = textwrap.dedent(head) + textwrap.dedent(code)
-    child = subprocess.Popen([sys.executable, "-X", "dev", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-W", "default", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     out = ""
     try:
         if interrupt_after:
