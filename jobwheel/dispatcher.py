@@ -9,7 +9,6 @@ One thread pumps at a time. Another that comes meanwhile goes away at once: the 
 the lock, and so sees what the other brought. The two ends of that race are: it looks and finds it; or the other got the lock.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -30,13 +29,15 @@ from jobwheel.events import (
 )
 from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
+from jobwheel.log import logger
 from jobwheel.row import Entry, Row, snapshot
+from jobwheel.runner import too_late
 from jobwheel.state import State
 from jobwheel.store import Store
-from jobwheel.verdict import Missed, Verdict
+from jobwheel.verdict import Verdict
 from jobwheel.waits import Waits
 
-log = logging.getLogger("jobwheel.dispatcher")
+log = logger("jobwheel.dispatcher")
 
 
 class Alarm:
@@ -52,6 +53,8 @@ class Alarm:
 
 BATCH = 64
 """Rows claimed in one step at most."""
+TIDY = 1000
+"""Due entries from which on the backlog is looked through for dead ones, each time it has doubled."""
 LATE = 1.0
 """Seconds of lateness from which a full engine is worth a warning ..."""
 WARN_EVERY = 60.0
@@ -90,6 +93,7 @@ class Dispatcher:
         self._stopped = False
         self.paused = False
         """While true nothing is claimed."""
+        self._tidy_at = TIDY
         self._ends = 0  # changes whenever a run of a kind with `max_running` ends
         self._warned = -WARN_EVERY
         self._alarm: Alarm | None = None
@@ -111,7 +115,15 @@ class Dispatcher:
             for _ in range(len(self._unsettled)):
                 self.done(*self._unsettled.popleft())
         self.backlog.push(entries)
+        if len(self.backlog) > self._tidy_at:
+            self._tidy()
         self.pump()
+
+    def _tidy(self) -> None:
+        """Lets go of what does not wait any more and of what is here twice: what stays behind is bounded by what waits."""
+        alive = {id(entry): entry for entry in self.backlog.drain() if self._store.waits(entry)}
+        self.backlog.push(list(alive.values()))
+        self._tidy_at = max(TIDY, 2 * len(alive))
 
     def pump(self) -> None:
         """Claims and hands over as much as the engine takes."""
@@ -123,46 +135,46 @@ class Dispatcher:
             if not self._pumping.acquire(blocking=False):
                 return
             try:
-                missed = None if self._stopped else self._pump_once(engine, min(engine.room(), BATCH))
+                works = self._stopped or self._pump_once(engine, min(engine.room(), BATCH))
             finally:
                 self._pumping.release()
             if self._hub.listeners:
                 self._hub.deliver()
-            if missed is None:
+            if not works:
                 return
-            for row, verdict in missed:
-                self.done(row, row.attempt, verdict)
 
-    def _pump_once(self, engine: Engine, room: int) -> list[tuple[Row, Missed]] | None:
-        """Claims up to `room` rows and hands them over; gives those that came too late. None: the store fails."""
-        entries = self.backlog.pop_many(room)
+    def _pump_once(self, engine: Engine, room: int) -> bool:
+        """Claims up to `room` rows and hands them over. False: the store fails."""
         ends = self._ends
+        entries = engine.sift(self.backlog.pop_many(room), self._hold)
         try:
             rows, later, held = self._store.claim(entries)
         except Exception as error:
             self.backlog.push(entries)
             self._store_failed(error)
-            return None
+            return False
         if self.store_error is not None:
             self._store_works()
         for entry in later:
             self._arm(entry)
         for kind, entry in held:
-            self._held.setdefault(kind, deque()).append(entry)
+            self._hold(kind, entry)
         if self._held and (ends != self._ends or len(rows) + len(held) < len(entries)):
             # A run ended between the claim and the lines above, and found nothing to release yet; or something that was released
             # does not run after all (cancelled, put off). Then the next one may.
             for kind in tuple(self._held):
                 self._release_one(kind)
-        bound = [row for row in rows if not row.kind.is_free]
-        missed = [found for row in bound if (found := self._too_late(row)) is not None]
-        if missed:
-            rows = [row for row in rows if all(row is not late for late, _ in missed)]
         if self._hub.listeners:
+            now = self._clock.elapsed()
             for row in rows:
-                self._emit(JobStarted, row)
+                if too_late(row, now) is None:
+                    self._emit(JobStarted, row)
         engine.submit(rows)
-        return missed
+        return True
+
+    def _hold(self, what: str, entry: Entry) -> None:
+        """Puts an entry aside until `release(what)`: as many of its kind run as may."""
+        self._held.setdefault(what, deque()).append(entry)
 
     def _store_failed(self, error: Exception) -> None:
         """Remembers to try again, ever less often; told once until it works."""
@@ -180,13 +192,6 @@ class Dispatcher:
             self.store_error = None
             self._wait = FIRST_WAIT
             self._warned = self._clock.elapsed()  # what is late now is so because of the store, which was told
-
-    def _too_late(self, row: Row) -> tuple[Row, Missed] | None:
-        grace = row.kind.options.misfire_grace_time
-        if grace is None:
-            return None
-        lateness = self._clock.elapsed() - row.due
-        return (row, Missed(f"{lateness:.3f} s late, and misfire_grace_time is {grace:g} s")) if lateness > grace else None
 
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
@@ -216,9 +221,10 @@ class Dispatcher:
             self._hub.deliver()
 
     def release(self, kind: str) -> None:
-        """A run of this kind, which has a `max_running`, is over: the next one of it may be claimed."""
+        """A run of this kind, of which only so many may run, is over: the next one of it may be claimed. See `Desk`."""
         self._ends += 1
         self._release_one(kind)
+        self.pump()
 
     def _release_one(self, kind: str) -> None:
         waiting = self._held.get(kind)
@@ -244,8 +250,9 @@ class Dispatcher:
                 len(self.backlog), now - oldest,
             )  # fmt: skip
 
-    def stop(self) -> None:
+    def stop(self, timeout: float = 5.0) -> None:
         """Nothing is claimed any more once it returns."""
         self._stopped = True
-        with self._pumping:
-            pass
+        # With a limit, since a signal may have interrupted the pump in this very thread.
+        if self._pumping.acquire(timeout=timeout):
+            self._pumping.release()

@@ -5,10 +5,11 @@ An engine calls `runner.run(row)` for each row and gives the verdict to its desk
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from jobwheel.row import Row
+from jobwheel.row import Entry, Row
 from jobwheel.verdict import Verdict
 
 
@@ -25,6 +26,10 @@ class Desk(Protocol):
 
     def pump(self) -> None:
         """The engine has room for more."""
+        ...
+
+    def release(self, what: str) -> None:
+        """There is room for one more of what `sift` held back under this name."""
         ...
 
 
@@ -45,6 +50,9 @@ class EngineHealth:
 class Engine(ABC):
     """See the module. `Engine(clock, settings, runner, desk)`; made for each start of the timer, a stopped one is not started again."""
 
+    by_itself: ClassVar[bool] = True
+    """It runs what it was given without further ado."""
+
     @abstractmethod
     def start(self) -> None:
         """Starts its threads. Raises `UsageError` if it cannot run anything at all; then none is left running."""
@@ -53,9 +61,9 @@ class Engine(ABC):
     def room(self) -> int:
         """How many rows `submit` takes now; the back-pressure that leaves the rest unclaimed."""
 
-    @abstractmethod
-    def top(self) -> int | None:
-        """The highest priority among the rows that wait for a worker; None: none waits."""
+    def sift(self, entries: list[Entry], hold: Callable[[str, Entry], None]) -> list[Entry]:  # noqa: ARG002 (for those that hold something)
+        """Those of `entries` that it can take now; the others it gives to `hold` under a name of its own, see `Desk.release`."""
+        return entries
 
     @abstractmethod
     def submit(self, rows: list[Row]) -> None:

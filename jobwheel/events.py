@@ -5,7 +5,6 @@ of their own, one event after the other, under no lock: a slow one delays only t
 once per kind of error and goes on. Up to `BACKLOG` events wait; more are dropped, counted and told.
 """
 
-import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -14,52 +13,53 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jobwheel.log import logger
 from jobwheel.row import ScheduledJob
 
-log = logging.getLogger("jobwheel.events")
+log = logger("jobwheel.events")
 
 BACKLOG = 10_000
 
 
-class Event(msgspec.Struct, frozen=True, gc=False):
+class Event(msgspec.Struct, frozen=True):
     """Something happened to `job`, which is a picture taken right after it."""
 
     job: ScheduledJob
 
 
-class JobAdded(Event, frozen=True, gc=False):
+class JobAdded(Event, frozen=True):
     """A job was added."""
 
 
-class JobStarted(Event, frozen=True, gc=False):
+class JobStarted(Event, frozen=True):
     """A job was claimed and goes to a worker."""
 
 
-class JobSucceeded(Event, frozen=True, gc=False):
+class JobSucceeded(Event, frozen=True):
     """`run` returned."""
 
 
-class JobFailed(Event, frozen=True, gc=False):
+class JobFailed(Event, frozen=True):
     """The last attempt raised or ran out of time; `job.error` and `job.trace` say how."""
 
 
-class JobRetrying(Event, frozen=True, gc=False):
+class JobRetrying(Event, frozen=True):
     """An attempt raised, or asked for another one, which is due at `job.due`."""
 
 
-class JobCancelled(Event, frozen=True, gc=False):
+class JobCancelled(Event, frozen=True):
     """A job was cancelled while it waited, or ended itself as cancelled."""
 
 
-class JobMissed(Event, frozen=True, gc=False):
+class JobMissed(Event, frozen=True):
     """A job was dropped for being later than its kind's `misfire_grace_time`."""
 
 
-class JobInterrupted(Event, frozen=True, gc=False):
+class JobInterrupted(Event, frozen=True):
     """The process that ran it is gone, and its kind does not run again after that."""
 
 
-class JobTimedOut(Event, frozen=True, gc=False):
+class JobTimedOut(Event, frozen=True):
     """A run is past its kind's `timeout`; it may still go on."""
 
 
@@ -78,7 +78,7 @@ class Hub:
         self._news: SimpleQueue[bool] = SimpleQueue()
         self._lock = threading.Lock()  # guards adding listeners and the start of the thread, which comes with the first event
         self._thread: threading.Thread | None = None
-        self._told: Counter[str] = Counter()
+        self._told: Counter[tuple[type[BaseException], int]] = Counter()
         self.dropped = 0
 
     def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
@@ -142,7 +142,7 @@ class Hub:
             try:
                 listener(event)
             except BaseException as error:
-                name = f"{type(error).__name__} in {listener!r}"
-                self._told[name] += 1
-                if self._told[name] == 1:
+                which = (type(error), id(listener))
+                self._told[which] += 1
+                if self._told[which] == 1:
                     log.exception("a listener raised; it stays, and its next errors of this kind are only counted")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -79,6 +81,8 @@ class IJob(ABC):
             name = _checked_name(cls, kind if kind is not None else cls.__qualname__)
             aliases = tuple(_checked_name(cls, alias) for alias in ((aliases,) if isinstance(aliases, str) else aliases))
         options = replace(before.options, **given) if before is not None else Options(**given)  # type: ignore[arg-type]
+        if isinstance(inspect.getattr_static(cls, "run"), staticmethod | classmethod):
+            raise BadType(f"{cls.__qualname__}.run is a static or class method; it is called on the job: def run(self, ...)")
         call = read_call(cls.run, cls.__qualname__)
         cls.jobwheel_kind = Kind(name, aliases, cls, options, call)
         if not getattr(cls.run, "__isabstractmethod__", False):
@@ -101,7 +105,8 @@ def _checked_name(cls: type, name: str) -> str:
 class JobContext:
     """What one run knows of itself, and its way to speak: the first argument of `IJob.run`.
 
-    One thread runs the job and writes here; `cancel_asked`, `timed_out` and `superseded` are set by others, each by one assignment.
+    One thread runs the job and writes here; `cancel_asked`, `timed_out`, `superseded` and `hung` (settled as timed out, and its
+    thread goes on) are set by others, each by one assignment.
     """
 
     # Not slots but class-level defaults: a run that needs none of them pays for none of them.
@@ -114,6 +119,7 @@ class JobContext:
     cancel_asked: bool = False
     cancel_seen: bool = False
     superseded: bool = False
+    hung: bool = False
     lines: deque[str] | tuple[str, ...] = ()
     _started: float = 0.0
     _offset: float = 0.0
@@ -129,7 +135,7 @@ class JobContext:
         self.due = row.due
         terms = row.terms
         self._nominal = row.due if terms is None or terms.nominal is None else terms.nominal
-        self._wall = None if terms is None else terms.wall
+        self._wall = None if terms is None else terms.wall if terms.wall is not None else terms.date
 
     def begin(self, now: float, offset: float) -> None:
         """The run starts: `now` elapsed, `offset` from there to the wall clock. Called by the runner."""
@@ -183,3 +189,12 @@ def context_of(row: Row) -> JobContext:
             if row.run is None:
                 row.run = JobContext(row)
     return row.run
+
+
+def _after_fork() -> None:
+    global _making  # noqa: PLW0603 (the parent's may be held by a thread that the child does not have)
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -39,6 +39,16 @@ class Call:
 
 
 ONE_ATTEMPT = Retry()
+PRIORITIES = range(-100, 101)
+"""Each has a lane of its own, which every worker passes on its way to the next job."""
+
+
+def check_priority(priority: object) -> None:
+    """Raises `BadType` or `BadValue` unless it is a whole number from -100 to 100."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise BadType(f"priority={priority!r}: a whole number; larger runs first, 0 is the default")
+    if priority not in PRIORITIES:
+        raise BadValue(f"priority={priority!r}: from {PRIORITIES[0]} to {PRIORITIES[-1]}; larger runs first, 0 is the default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +66,7 @@ class Options:
     def __post_init__(self) -> None:
         if not isinstance(self.retry, Retry):
             raise BadType(f"retry={self.retry!r}: give a jobwheel.Retry, for example Retry(attempts=3, backoff=2)")
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise BadType(f"priority={self.priority!r}: a whole number; larger runs first, 0 is the default")
+        check_priority(self.priority)
         for name in ("timeout", "misfire_grace_time"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -152,7 +161,7 @@ def read_call(run: Callable[..., Any], owner: str) -> Call:
         wants_context=bool(positional),
         services=tuple(p.name for p in services if p.default is p.empty),
         optional=tuple(p.name for p in services if p.default is not p.empty),
-        is_async=inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(inspect.unwrap(run)),
+        is_async=inspect.iscoroutinefunction(run),
     )
 
 

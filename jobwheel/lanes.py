@@ -115,13 +115,6 @@ class Lanes(Generic[E]):
         order = self._order
         return bool(order[0]) if len(order) == 1 else any(order)
 
-    def top(self) -> int | None:
-        """The highest priority in here; None if empty."""
-        for priority in sorted(self._lanes, reverse=True):
-            if self._lanes[priority]:
-                return priority
-        return None
-
     def oldest(self) -> float | None:
         """The earliest due moment among the heads of the lanes; None if empty."""
         dues = []

@@ -11,9 +11,9 @@ store's window; an adder first adds to the store and then reads the session: one
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from jobwheel.clock import Clock
 from jobwheel.dispatcher import Dispatcher
 from jobwheel.engine import Desk, Engine
 from jobwheel.events import Hub
+from jobwheel.log import logger
 from jobwheel.row import Entry, Row
 from jobwheel.runner import Runner, Scope
 from jobwheel.services import Services
@@ -32,7 +33,7 @@ from jobwheel.store import Store
 from jobwheel.waiting import WaitingRoom
 from jobwheel.waits import Waits
 
-log = logging.getLogger("jobwheel")
+log = logger("jobwheel")
 
 LAG = 3.0
 """Seconds behind from which the waiting room's thread counts as ill."""
@@ -59,10 +60,10 @@ class Session:
     engine: Engine
     runner: Runner
 
-    def health(self, paused: bool, now: float, dropped: int) -> Health:
-        """How these parts are at the elapsed moment `now`."""
+    def health(self, paused: bool, waiting: int, now: float, dropped: int) -> Health:
+        """How these parts are at the elapsed moment `now`, with so many scheduled jobs."""
         room, engine = self.room.health(), self.engine.health()
-        oldest = self.dispatcher.backlog.oldest()
+        oldest = self.dispatcher.backlog.oldest() if waiting else None  # else it is of a job that was cancelled meanwhile
         lateness = 0.0 if oldest is None else max(0.0, now - oldest)
         problems = [problem for problem in (room.problem, engine.problem) if problem is not None]
         if room.lag > LAG:
@@ -85,11 +86,12 @@ class Lifecycle:
         self._services = services
         self._hub = hub
         self._waits = waits
-        self._life = threading.Lock()
+        self._life = threading.RLock()  # a signal handler may call shutdown in the middle of a start
         self._exit_asked = False
         self._pid = os.getpid()
         self.store: Store = parts.store(parts.clock, settings)
         self.session: Session | None = None
+        self._ending: tuple[Engine, ...] = ()  # of sessions that were ended while something ran
         self.paused = False
         self.scope: Scope | None = None
         self.forked = False
@@ -140,27 +142,30 @@ class Lifecycle:
         if session is not None:
             session.room.disarm(entry)
 
-    def arm_now(self, row: Row) -> None:
-        """For a row that is due at once: straight to the dispatcher."""
-        session = self.session
-        if session is not None:
-            session.dispatcher.due([row])
-
     def shutdown(self, timeout: float) -> list[int]:
         """Ends the session; the ids of the jobs that still run after `timeout` seconds, sorted. From inside a job nothing is waited for."""
         with self._life:
             session, self.session = self.session, None
             self.forked = False
-        if session is None:
-            return []
-        session.room.stop()
-        session.dispatcher.stop()
-        back = self.store.hand_back(session.engine.withdraw())
-        for row in back:
-            self.arm(row)  # into the room of a session that another thread has started meanwhile
-        running = session.engine.stop(0.0 if session.engine.inside_run() else timeout)
+            if session is not None:
+                self._ending = (*self._ending, session.engine)
+        if session is not None:
+            session.room.stop()
+            session.dispatcher.stop()
+            for row in self.store.hand_back(session.engine.withdraw()):
+                self.arm(row)  # into the room of a session that another thread has started meanwhile
         self._hub.stop()
-        return sorted(row.id for row in running)
+        return self._await_ending(timeout)
+
+    def _await_ending(self, timeout: float) -> list[int]:
+        """Waits for the engines of ended sessions; the ids of what still runs there."""
+        deadline = time.monotonic() + timeout
+        running: dict[Engine, list[Row]] = {}
+        for engine in self._ending:
+            running[engine] = engine.stop(0.0 if engine.inside_run() else max(0.0, deadline - time.monotonic()))
+        with self._life:
+            self._ending = tuple(engine for engine in self._ending if running.get(engine, True))
+        return sorted(row.id for rows in running.values() for row in rows)
 
     def set_scope(self, scope: Scope | None) -> None:
         """What each run is entered into from now on."""
@@ -180,7 +185,6 @@ class Lifecycle:
         session = self.session
         if session is not None:
             session.dispatcher.release(kind)
-            session.dispatcher.pump()
 
     def _on_step(self) -> None:
         for entry in self.store.reanchor():
@@ -195,11 +199,12 @@ class Lifecycle:
         """In the child: locks of the parent's other threads would never be released, and its rows are the parent's to run."""
         started = self.session is not None or self.forked
         self._pid = os.getpid()
-        self._life = threading.Lock()
+        self._life = threading.RLock()  # a signal handler may call shutdown in the middle of a start
         self._hub.after_fork()
         self._waits.after_fork()
         self.store = self._parts.store(self._parts.clock, self._settings)
         self.session = None
+        self._ending = ()
         self.forked = started
 
 

@@ -10,7 +10,7 @@ from jobwheel.clock import Clock
 from jobwheel.delay import LONGEST, seconds
 from jobwheel.errors import BadType, BadValue, UsageError
 from jobwheel.job import IJob
-from jobwheel.kind import Kind
+from jobwheel.kind import Kind, check_priority
 from jobwheel.row import Row, ScheduledJob, Terms
 from jobwheel.services import Services
 from jobwheel.state import State
@@ -52,8 +52,8 @@ class OrderDesk:
             raise BadValue(f"if_exists={if_exists!r}: 'replace', 'keep' or 'error'")
         if priority is None:
             priority = kind.options.priority
-        elif isinstance(priority, bool) or not isinstance(priority, int):
-            raise BadType(f"priority={priority!r}: a whole number; larger runs first")
+        else:
+            check_priority(priority)
         terms = None
         if tags != ():
             terms = Terms()
@@ -146,7 +146,9 @@ def wall_seconds(at: Any, now: float) -> float:
 
 def check_ref(ref: Any) -> Ref:
     """`ref` if it can name a job. Raises `BadType` otherwise."""
-    if isinstance(ref, str | ScheduledJob) or (isinstance(ref, int) and not isinstance(ref, bool)):
+    if isinstance(ref, str):
+        return str.__str__(ref)  # as for a key
+    if isinstance(ref, ScheduledJob) or (isinstance(ref, int) and not isinstance(ref, bool)):
         return ref
     raise BadType(f"{ref!r:.80} names no job: give what add_job returned, its id (int) or its key (str)")
 

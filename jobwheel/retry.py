@@ -56,6 +56,8 @@ class Retry:
 class CancelJob(BaseException):
     """Raise it in `run` to end the job as cancelled; `reason` is kept as its error text. It is control flow, hence no `Exception`."""
 
+    reason: str = ""
+
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -63,6 +65,9 @@ class CancelJob(BaseException):
 
 class RetryJob(BaseException):
     """Raise it in `run` to ask for another attempt after `delay` (seconds or timedelta), whatever the policy says of attempts."""
+
+    delay: float = 0.0
+    reason: str = ""
 
     def __init__(self, delay: float | timedelta = 0.0, reason: str = "") -> None:
         super().__init__(reason)

@@ -33,7 +33,7 @@ class Entry(Protocol):
 class Terms:
     """What only some rows have: the wall-clock due moment, tags, a touch delay and its bound, a trigger."""
 
-    __slots__ = ("delay", "nominal", "tags", "touched", "trigger", "until", "wall")
+    __slots__ = ("date", "delay", "nominal", "tags", "touched", "trigger", "until", "wall")
 
     def __init__(self) -> None:
         self.delay: float | None = None
@@ -48,6 +48,8 @@ class Terms:
         """`max_wait`'s bound: the latest due moment (elapsed) that `touch` may set."""
         self.wall: float | None = None
         """Epoch seconds of a due moment on the wall clock; `due` is then derived from it and follows clock steps."""
+        self.date: float | None = None
+        """The same of a job whose next attempt is due some elapsed seconds after its first one: what it was scheduled for."""
 
 
 class Row:
@@ -113,7 +115,7 @@ class Row:
         return f"<Row {self.id} {self.state} due={self.due:.3f}>"
 
 
-class ScheduledJob(msgspec.Struct, frozen=True, gc=False):
+class ScheduledJob(msgspec.Struct, frozen=True):
     """A job as it stood at one moment. It never changes; ask `timer.get(job.id)` for a newer picture.
 
     Times are aware datetimes in UTC. `error` is the last failed run's error as text ("ValueError: no such order") or the

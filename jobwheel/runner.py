@@ -1,24 +1,27 @@
 """The runner: one attempt of one claimed row, step by step, to a verdict. The same code on every engine; it never writes a row.
 
-Steps: begin the context, look the services up, enter the scope (Flask's app context), call `run`, leave the scope, judge.
+Steps: see whether it is too late, begin the context, look the services up, enter the scope (Flask's app context), call `run`,
+leave the scope, judge.
 """
 
-import logging
+import inspect
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from jobwheel.clock import Clock
+from jobwheel.delay import seconds
 from jobwheel.errors import JobwheelError
 from jobwheel.job import IJob, JobContext, context_of
 from jobwheel.kind import Call
+from jobwheel.log import logger
 from jobwheel.retry import CancelJob, RetryJob
 from jobwheel.row import Row
 from jobwheel.services import Services
-from jobwheel.verdict import SUCCEEDED, Again, Cancelled, Failed, Succeeded, Verdict
+from jobwheel.verdict import SUCCEEDED, Again, Cancelled, Failed, Missed, Succeeded, Verdict
 
-log = logging.getLogger("jobwheel.run")
+log = logger("jobwheel.run")
 
 ERROR_LENGTH = 2000
 TRACE_LENGTH = 20000
@@ -47,6 +50,9 @@ class Runner:
         assert job is not None, "only claimed rows are run"
         call, scope = row.kind.call, self.scope
         now = row.started = self._elapsed()
+        if not row.kind.is_free and (missed := too_late(row, now)) is not None:
+            row.started = None
+            return missed
         try:
             if scope is None and call.is_plain and not call.wants_context:
                 result = job.run()
@@ -58,11 +64,9 @@ class Runner:
                 else:
                     with scope(context):
                         result = self._call(job, call, context)
+            return SUCCEEDED if result is None and row.run is None else self._judge_return(row, result)
         except BaseException as error:
             return self._judge_raise(row, error)
-        if result is None and row.run is None:
-            return SUCCEEDED
-        return self._judge_return(row, result)
 
     async def run_async(self, row: Row) -> Verdict:
         """The same for a coroutine job, on the running event loop."""
@@ -70,6 +74,9 @@ class Runner:
         assert job is not None, "only claimed rows are run"
         scope = self.scope
         now = row.started = self._elapsed()
+        if (missed := too_late(row, now)) is not None:
+            row.started = None
+            return missed
         context = context_of(row)
         context.begin(now, self._wall() - now)
         try:
@@ -78,9 +85,9 @@ class Runner:
             else:
                 with scope(context):
                     result = await self._call(job, row.kind.call, context)
+            return self._judge_return(row, result)
         except BaseException as error:
             return self._judge_raise(row, error)
-        return self._judge_return(row, result)
 
     def _call(self, job: IJob, call: Call, context: JobContext) -> Any:
         given = {name: self._services.get(name) for name in call.services}
@@ -90,7 +97,7 @@ class Runner:
         return job.run(context, **given) if call.wants_context else job.run(**given)
 
     def _judge_return(self, row: Row, result: Any) -> Verdict:
-        if isinstance(result, Awaitable) and not row.kind.call.is_async:
+        if not row.kind.call.is_async and inspect.isawaitable(result):
             close = getattr(result, "close", None)
             if close is not None:
                 close()
@@ -103,10 +110,11 @@ class Runner:
         return SUCCEEDED if result is None else Succeeded(result)
 
     def _judge_raise(self, row: Row, error: BaseException) -> Verdict:
-        context = row.run
-        if context is not None and context.timed_out:
-            return self.timed_out(row)
-        return self.judge(row, error)
+        try:
+            context = row.run
+            return self.timed_out(row) if context is not None and context.timed_out else self.judge(row, error)
+        except BaseException as second:  # an exception class of the application's own can do anything when it is looked at
+            return Failed(f"{type(error).__name__}, which could not be judged: {type(second).__name__}")
 
     def timed_out(self, row: Row) -> Verdict:
         """The verdict on a run that is past its time limit, whether it has ended or not: the same one when asked again."""
@@ -123,7 +131,7 @@ class Runner:
         if row.run is not None and row.run.cancel_asked:
             return Cancelled(_text(error))
         if isinstance(error, RetryJob):
-            return Again(error.delay, error.reason or None)
+            return Again(seconds(error.delay), error.reason or None)
         wait = row.kind.options.retry.wait_after(row.attempt, error)
         name, text = row.kind.name, _text(error)
         if wait is None:
@@ -133,10 +141,18 @@ class Runner:
         return Again(wait, text, _trace(error))
 
 
+def too_late(row: Row, now: float) -> Missed | None:
+    """The verdict on a row that is later than its kind's `misfire_grace_time` allows; None if it may start."""
+    grace = row.kind.options.misfire_grace_time
+    if grace is None or now - row.due <= grace:
+        return None
+    return Missed(f"{now - row.due:.3f} s late, and misfire_grace_time is {grace:g} s")
+
+
 def _text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
-    except Exception:  # its own __str__ may raise
+    except BaseException:  # its own __str__ may raise
         return type(error).__name__
 
 

@@ -125,6 +125,10 @@ class Store(ABC):
     def reanchor(self) -> list[Entry]:
         """After a step of the wall clock: entries of wall-clock jobs, due moments derived anew, to be armed."""
 
+    def waits(self, entry: Entry) -> bool:  # noqa: ARG002 (for those that can tell for nothing)
+        """False if the entry certainly does not wait any more; may only be asked where it costs nothing."""
+        return True
+
     @abstractmethod
     def window(self, until: float) -> list[Entry]:
         """Entries of all SCHEDULED rows due before `until`, for a room that starts."""

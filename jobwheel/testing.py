@@ -9,13 +9,15 @@ The code path is that of production (checks, store, wheel, claim, runner, settle
 """
 
 from collections.abc import Callable
+from datetime import timedelta
+from math import isfinite
 from typing import Any
 
 from jobwheel.backends.manual import ManualRoom
 from jobwheel.clock import Clock
 from jobwheel.delay import seconds
 from jobwheel.engines.inline import InlineEngine
-from jobwheel.errors import UsageError
+from jobwheel.errors import BadValue, UsageError
 from jobwheel.opening import find_member
 from jobwheel.settings import from_mapping
 from jobwheel.timer import Parts, TimerManager
@@ -42,22 +44,26 @@ class ManualClock:
         """Epoch seconds."""
         return self._wall
 
-    def advance(self, secs: float) -> None:
+    def advance(self, secs: float | timedelta) -> None:
         """Moves both clocks on and runs what falls due, each job with the clock at its due moment, the end included.
 
         Jobs that are added by jobs run in the same advance if they fall due in it.
         """
-        self._move(lambda: self._walk(self._elapsed + seconds(secs, "advance")))
+        delta = seconds(secs, "advance")
+        self._move(lambda: self._walk(self._elapsed + delta))
 
     def set_wall(self, dt: float) -> None:
         """Steps the wall clock alone by `dt` seconds, forward or back, as an operator or NTP does; then one pass."""
+        if isinstance(dt, bool) or not isinstance(dt, int | float) or not isfinite(dt):
+            raise BadValue(f"set_wall({dt!r}): a finite number of seconds, negative to step back")
         self._move(lambda: self._shift(0.0, dt))
 
-    def suspend(self, secs: float) -> None:
+    def suspend(self, secs: float | timedelta) -> None:
         """The machine sleeps: both clocks move on at once, and one pass catches up."""
-        self._move(lambda: self._shift(seconds(secs, "suspend"), secs))
+        delta = seconds(secs, "suspend")
+        self._move(lambda: self._shift(delta, delta))
 
-    def freeze(self, secs: float) -> None:
+    def freeze(self, secs: float | timedelta) -> None:
         """The process stalls: time goes by without a tick, and one pass catches up."""
         self.suspend(secs)
 

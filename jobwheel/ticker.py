@@ -9,7 +9,6 @@ No wake-up is lost: an adder first puts its entry into the inbox and then looks 
 `next_look` and then looks at the inbox once more before it sleeps. One of the two sees the other.
 """
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,10 +17,11 @@ from math import inf
 from typing import Protocol
 
 from jobwheel.clock import Clock
+from jobwheel.log import logger
 from jobwheel.row import Entry
 from jobwheel.waiting import OnDue, RoomHealth
 
-log = logging.getLogger("jobwheel.ticker")
+log = logger("jobwheel.ticker")
 
 LOOK = 1.0
 """Seconds between two looks at the clocks while anything waits: what shows a suspend or a step of the wall clock."""

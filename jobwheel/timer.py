@@ -6,7 +6,6 @@ Somewhat long, because it is the whole public face; each method is a few lines.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from jobwheel.events import Event, Hub, JobAdded, JobCancelled
 from jobwheel.job import IJob
 from jobwheel.kind import registered_kinds
 from jobwheel.lifecycle import Lifecycle, Parts, Session
+from jobwheel.log import logger
 from jobwheel.order import Delay, OrderDesk, check_ref, query, wall_seconds
 from jobwheel.row import Row, ScheduledJob, snapshot
 from jobwheel.runner import Scope
@@ -31,7 +31,7 @@ from jobwheel.stats import Health, Stats
 from jobwheel.store import IfExists, Ref
 from jobwheel.waits import Waits
 
-log = logging.getLogger("jobwheel")
+log = logger("jobwheel")
 
 E = TypeVar("E", bound=Event)
 WAITING = frozenset({State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE})
@@ -107,6 +107,8 @@ class TimerManager:
         """Schedules many at once: all of them or, when it raises, none. Each is a pair (job, delay) or a dict with `add_job`'s names."""
         life = self._use()
         orders: list[tuple[Row, IfExists]] = []
+        if not isinstance(jobs, Iterable):
+            raise BadType(f"add_jobs({jobs!r:.80}): several orders, each a pair (job, delay) or a dict with the names of add_job")
         for number, order in enumerate(jobs):
             try:
                 names = _order(order)
@@ -126,17 +128,13 @@ class TimerManager:
             self._tell_cancelled(replaced)
         if held is not row:
             return life.store.get(held.id) or snapshot(held, self._wall() - self._elapsed())
-        now = self._elapsed()
-        picture = snapshot(row, self._wall() - now)
+        picture = snapshot(row, self._wall() - self._elapsed())
         if self._hub.listeners and self._hub.wants(JobAdded):
             self._hub.emit(JobAdded(picture))  # before the arming, and so before the events of its run
             self._hub.deliver()
-        if row.due <= now:
-            life.arm_now(row)
-        else:
-            session = life.session
-            if session is not None:
-                session.room.arm(row)
+        session = life.session
+        if session is not None:
+            session.room.arm(row)
         return picture
 
     # --- changing ---
@@ -211,7 +209,7 @@ class TimerManager:
         row = self._use().store.retry(check_ref(ref))
         if row is None:
             return False
-        self._life.arm_now(row)
+        self._life.arm(row)
         return True
 
     def pause(self, ref: Ref) -> bool:
@@ -289,6 +287,9 @@ class TimerManager:
             if job is not None and job.state.ended:
                 return job
             last = job or last
+            session = self._life.session
+            if session is not None and not session.engine.by_itself:
+                raise UsageError(f"wait: job {id} waits for the clock of manual_timer to be moved, and this thread would not move it")
             if limit is None and self._life.session is None and not self._life.store.shared:
                 raise UsageError(f"wait: job {id} waits in a timer that is not started, so it would wait for ever; call start()")
             left = POLL if limit is None else min(POLL, limit - time.monotonic())
@@ -318,7 +319,7 @@ class TimerManager:
             waiting = life.store.counts().scheduled
             problem = f"{waiting} jobs wait in a timer that is not started: call start(), or give it to jobwheel.flask.JobWheel"
             return Health(problems=(problem,) if waiting else (), paused=life.paused)
-        return session.health(life.paused, self._elapsed(), self._hub.dropped)
+        return session.health(life.paused, life.store.counts().scheduled, self._elapsed(), self._hub.dropped)
 
     def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
         """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own."""

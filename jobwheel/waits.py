@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 
 class Waits:
-    """Waiting threads by the id of the job. The lock guards `ids` and is held for a few instructions."""
+    """Waiting threads by the id of the job. The lock guards `ids`; reentrant for the sake of signal handlers."""
 
     def __init__(self) -> None:
         self.ids: dict[int, list[threading.Event]] = {}
         """Empty nearly always, and then there is nobody to tell."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @contextmanager
     def waiting_for(self, id: int) -> Iterator[threading.Event]:
@@ -37,4 +37,4 @@ class Waits:
     def after_fork(self) -> None:
         """In a forked child: the waiting threads are the parent's, and so may be the lock."""
         self.ids = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()

@@ -18,8 +18,8 @@ d (5.5), e (9.0):
     advance(12.0)     gives [e]: a pause over several slots is caught up in order
 
 What is due beyond the next turn waits per turn in one list and moves into the ring once, during the turn before, a
-piece with each advance. Dead references (of cancelled and moved entries) never outnumber the live ones of their slot by
-more than a constant: a slot that is more than half dead is rebuilt.
+piece with each advance. Dead references (of cancelled and moved entries) are bounded by
+what waits: a slot that is more than half dead is rebuilt, and all are when there have been more cancels than there are entries.
 
 Not promised: thread-safety, and order between entries that were touched to the same moment.
 """
@@ -40,7 +40,9 @@ E = TypeVar("E", bound=Entry)
 PIECE = 256
 """Entries moved from beyond into the ring with one advance, at least; about 0.1 ms of work."""
 FEW = 32
-"""Dead references that a slot may hold whatever its size."""
+"""Dead references that a slot may hold whatever its size ..."""
+SWEEP = 1000
+"""... but all slots together no more than this and what waits."""
 
 _due = attrgetter("due")
 
@@ -87,6 +89,7 @@ class Wheel(Generic[E]):
         self._at = 0  # ... and how far both are done with
         self._late: list[tuple[float, int, E]] = []  # heap: what came for an opened slot
         self._order = count()
+        self._since_sweep = 0  # cancels and moves since every slot was rebuilt
 
     def insert(self, entry: E) -> None:
         """Puts `entry` at its due moment; one that is here already moves there. Past moments come with the next advance."""
@@ -301,16 +304,32 @@ class Wheel(Generic[E]):
 
     def _tidy(self, slot: Slot[E]) -> None:
         """Rebuilds a slot that is more than half dead: what stays behind is bounded by what waits."""
+        self._since_sweep += 1
+        if self._since_sweep > SWEEP + self.pending:
+            self._sweep()
         if slot.dead <= FEW:
             return
         if slot is self._open:
             if slot.dead * 2 > len(self._run) - self._at + len(self._late):
                 self._tidy_open()
         elif slot.dead * 2 > len(slot):
-            slot[:] = {id(entry): entry for entry in slot if entry.place is slot}.values()
-            slot.dead = 0
-            if slot is self._moving():
-                self._moved = 0  # what has moved in is not referred to here any more
+            self._rebuild(slot)
+
+    def _sweep(self) -> None:
+        """Rebuilds every slot that has a dead reference; so seldom that each cancel pays for a reference or two."""
+        self._since_sweep = 0
+        slots = [*self._ring, *self._next_ring, *self._beyond.values()]
+        for slot in slots:
+            if slot is not None and slot.dead:
+                self._rebuild(slot)
+        if self._open.dead:
+            self._tidy_open()
+
+    def _rebuild(self, slot: Slot[E]) -> None:
+        slot[:] = {id(entry): entry for entry in slot if entry.place is slot}.values()
+        slot.dead = 0
+        if slot is self._moving():
+            self._moved = 0  # what has moved in is not referred to here any more
 
     def _tidy_open(self) -> None:
         run = zip(self._dues[self._at :], self._run[self._at :], strict=True)

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 from jobwheel.clock import Clock
 from jobwheel.engine import Desk, Engine, EngineHealth
@@ -13,6 +15,8 @@ from jobwheel.verdict import Verdict
 
 class InlineEngine(Engine):
     """Takes one row at a time, so that claims happen in the order of the runs; `run_all` runs them."""
+
+    by_itself: ClassVar[bool] = False
 
     def __init__(self, clock: Clock, settings: Settings, runner: Runner, desk: Desk) -> None:  # noqa: ARG002 (the contract's signature)
         self._clock = clock
@@ -29,9 +33,6 @@ class InlineEngine(Engine):
 
     def room(self) -> int:
         return 0 if self._stopped or not self.open or self._queue else 1
-
-    def top(self) -> int | None:
-        return self._queue[0].priority if self._queue else None
 
     def submit(self, rows: list[Row]) -> None:
         self._queue.extend(rows)
@@ -51,7 +52,7 @@ class InlineEngine(Engine):
     def _run(self, row: Row) -> Verdict:
         kind = row.kind
         began = self._clock.elapsed()
-        verdict = asyncio.run(self._runner.run_async(row)) if kind.call.is_async else self._runner.run(row)
+        verdict = _run_coroutine(self._runner, row) if kind.call.is_async else self._runner.run(row)
         timeout = kind.options.timeout
         if timeout is not None and self._clock.elapsed() - began > timeout:
             self._desk.timed_out(row)
@@ -73,3 +74,9 @@ class InlineEngine(Engine):
 
     def health(self) -> EngineHealth:
         return EngineHealth(threads=1, busy=int(self._current is not None), queued=len(self._queue))
+
+
+def _run_coroutine(runner: Runner, row: Row) -> Verdict:
+    """In an event loop of its own, and so on a thread of its own: the test's may have a loop that runs (pytest-asyncio)."""
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(lambda: asyncio.run(runner.run_async(row))).result()

@@ -1,39 +1,52 @@
 """Coroutine jobs: one event loop on one daemon thread, started with the first of them. They take no worker while they run.
 
-Promises: at most `most` coroutines at once, the rest in order; a coroutine past its time limit is cancelled, since asyncio can.
-Relies on: coroutine jobs not blocking the loop; one that does delays only other coroutine jobs.
+Promises: a coroutine past its time limit is cancelled, since asyncio can; if it was its last attempt it is settled at that moment, even
+if it does not heed the cancel; what was taken over is run, or given back by `withdraw`.
+Relies on: coroutine jobs not blocking the loop. One that does delays only other coroutine jobs; `lag` shows it.
 """
 
 import asyncio
 import threading
 from collections import deque
+from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
+from jobwheel.job import context_of
 from jobwheel.row import Row
-from jobwheel.verdict import Verdict
+from jobwheel.verdict import Failed, Verdict
 
 if TYPE_CHECKING:
+    from jobwheel.clock import Clock
     from jobwheel.engine import Desk
     from jobwheel.runner import Runner
+
+
+COROUTINES = "\0coroutines"
+"""Under this name the engine holds back more coroutine rows than may run; no kind has it."""
+GRACE = 1.0
+"""Seconds that a cancelled coroutine has to end."""
 
 
 class LoopThread:
     """Runs coroutine rows for one engine."""
 
-    def __init__(self, runner: "Runner", desk: "Desk", most: int) -> None:
+    def __init__(self, clock: "Clock", runner: "Runner", desk: "Desk") -> None:
+        self._elapsed = clock.elapsed
         self._runner = runner
         self._desk = desk
-        self._most = most
         self._lock = threading.Lock()  # what is taken over is either seen by `stop`, or refused
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.waiting: deque[tuple[Row, int]] = deque()
-        self.running: dict[int, Row] = {}  # written by the loop thread alone
+        self.running: dict[int, tuple[Row, int, float]] = {}
+        """Row, attempt, and the elapsed moment when its time is over, by id. Written by the loop thread alone."""
+        self._asked: float | None = None  # since when the loop owes an answer to `lag`
 
     def run(self, row: Row, attempt: int) -> None:
-        """Takes a coroutine row over, from any thread. Raises RuntimeError if it cannot: no thread can be started, or it is being stopped."""
+        """Takes a coroutine row over, from any thread. Raises RuntimeError if it cannot: no thread to be had, or it is being stopped."""
         with self._lock:
             if self._closing:
                 raise RuntimeError("the loop is being stopped")
@@ -62,32 +75,29 @@ class LoopThread:
             loop.close()
 
     def _take(self) -> None:
-        self._next()
-        self._desk.pump()  # what runs here now does not wait for the loop any more, and the worker that brought it found no room
-
-    def _next(self) -> None:
-        while self.waiting and len(self.running) < self._most:
+        while self.waiting:
             try:
                 row, attempt = self.waiting.popleft()
             except IndexError:  # withdrawn by another thread
                 return
-            self.running[row.id] = row
+            timeout = row.kind.options.timeout
+            self.running[row.id] = (row, attempt, inf if timeout is None else self._elapsed() + timeout)
             task = asyncio.ensure_future(self._one(row, attempt))
             self._tasks.add(task)  # the loop itself holds them weakly
             task.add_done_callback(self._tasks.discard)
 
     async def _one(self, row: Row, attempt: int) -> None:
         try:
-            verdict = await self.attempt(row)
-            self._desk.done(row, attempt, verdict)
+            self._desk.done(row, attempt, await self.attempt(row, attempt))
         finally:
+            if row.run is not None:
+                row.run.hung = False
             del self.running[row.id]
-            self._next()
             if self._closing and not self.running:
                 asyncio.get_running_loop().stop()
-        self._desk.pump()
+        self._desk.release(COROUTINES)
 
-    async def attempt(self, row: Row) -> Verdict:
+    async def attempt(self, row: Row, attempt: int) -> Verdict:
         """One attempt within its kind's time limit."""
         timeout = row.kind.options.timeout
         if timeout is None:
@@ -97,7 +107,28 @@ class LoopThread:
         if not done:
             self._desk.timed_out(row)
             running.cancel()
+            await asyncio.wait({running}, timeout=GRACE)
+            verdict = self._runner.timed_out(row)
+            if not running.done() and isinstance(verdict, Failed):
+                context_of(row).hung = True
+                self._desk.done(row, attempt, verdict)
         return await running
+
+    def lag(self) -> float:
+        """Seconds for which the loop has not answered: it is blocked by a coroutine that does not await. 0 when first asked."""
+        loop = self._loop
+        if loop is None or not self.running:
+            return 0.0
+        now = self._elapsed()
+        if self._asked is None:
+            self._asked = now
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._answer)
+            return 0.0
+        return now - self._asked
+
+    def _answer(self) -> None:
+        self._asked = None
 
     def stop(self) -> None:
         """Ends the thread once nothing runs there any more."""
@@ -105,7 +136,8 @@ class LoopThread:
             self._closing = True
             loop = self._loop
         if loop is not None:
-            loop.call_soon_threadsafe(lambda: None if self.running else loop.stop())
+            with suppress(RuntimeError):  # a second stop, after which there is no loop any more
+                loop.call_soon_threadsafe(lambda: None if self.running else loop.stop())
 
     def join(self, timeout: float) -> None:
         """Waits for the thread to end, unless it is the calling one."""

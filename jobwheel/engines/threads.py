@@ -11,31 +11,35 @@ One permit is put for each row, and a worker takes a permit before it pops: so a
 """
 
 import asyncio
-import logging
 import threading
 import time
+from collections.abc import Callable
 from math import inf
 from queue import SimpleQueue
 from typing import Literal
 
 from jobwheel.clock import Clock
 from jobwheel.engine import Desk, Engine, EngineHealth
-from jobwheel.engines.loop import LoopThread
+from jobwheel.engines.loop import COROUTINES, GRACE, LoopThread
 from jobwheel.engines.watch import Watch
 from jobwheel.errors import UsageError
+from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
-from jobwheel.row import Row
+from jobwheel.log import logger
+from jobwheel.row import Entry, Row
 from jobwheel.runner import Runner
 from jobwheel.settings import Settings
 from jobwheel.state import State
-from jobwheel.verdict import Failed
+from jobwheel.verdict import Failed, Verdict
 
-log = logging.getLogger("jobwheel.engine")
+log = logger("jobwheel.engine")
 
 Permit = Literal["row", "stop"]
 Current = tuple[Row, int, float]
 """What a worker runs: the row, the number of the attempt, and the elapsed moment when its time is over (inf: never)."""
 
+BLOCKED = 3.0
+"""Seconds without an answer of the event loop from which health says so."""
 AGAIN = 1.0
 """Seconds until a thread that could not be started is tried again."""
 
@@ -51,10 +55,19 @@ class Worker(threading.Thread):
         """The run that the watch has found past its limit. Written by the watch alone."""
         self.replaced = False
         """Another thread has taken this one's place: it ends after its present run. Written by the watch alone."""
-        self._engine = engine
+        self.engine = engine
 
     def run(self) -> None:
-        engine = self._engine
+        while True:
+            try:
+                self._live()
+                return
+            except BaseException:  # neither runner nor desk raises; if one does all the same, its row is the only one to suffer
+                self.current = None
+                log.exception("%s met an error outside of any job and goes on", self.name)
+
+    def _live(self) -> None:
+        engine = self.engine
         lanes, permits, desk = engine.lanes, engine.permits, engine.desk
         take, pop, run, done = permits.get, lanes.pop, engine.runner.run, desk.done
         while take() == "row":
@@ -93,12 +106,16 @@ class ThreadEngine(Engine):
         self._hung: set[Worker] = set()
         self._numbers = 0
         self._stopping = False
-        self._loop = LoopThread(runner, desk, workers.coroutines)
+        self._crew = threading.RLock()  # guards starting a worker against the count of those to stop
+        self._coroutines = workers.coroutines
+        self._coroutine_ids: set[int] = set()  # submitted and not ended; a set operation is atomic
+        self._loop = LoopThread(clock, runner, _LoopDesk(desk, self._coroutine_ids))
         self._watch = Watch(clock, self._look)
 
     def start(self) -> None:
-        while len(self._workers) < self._size and self._start_worker():
-            pass
+        for _ in range(self._size):
+            if not self._start_worker():
+                break
         if self._size and not self._workers:
             raise UsageError("not one worker thread could be started: the process is at its limit (ulimit -u, or pids.max of its cgroup)")
         if len(self._workers) < self._size:
@@ -106,24 +123,37 @@ class ThreadEngine(Engine):
         self._watch.start()
 
     def _start_worker(self) -> bool:
-        worker = Worker(self, self._numbers)
-        try:
-            worker.start()
-        except RuntimeError:
-            return False
-        self._numbers += 1
-        self._workers.append(worker)
-        return True
+        with self._crew:
+            if self._stopping:
+                return True
+            worker = Worker(self, self._numbers)
+            try:
+                worker.start()
+            except RuntimeError:
+                return False
+            self._numbers += 1
+            self._workers.append(worker)
+            return True
 
     def room(self) -> int:
         if self._stopping or not self._size:
             return 0
-        return self._bound - self._queued() - len(self._loop.waiting)
+        return self._bound - self._queued()
 
-    def top(self) -> int | None:
-        return self.lanes.top()
+    def sift(self, entries: list[Entry], hold: Callable[[str, Entry], None]) -> list[Entry]:
+        taken: list[Entry] = []
+        free = self._coroutines - len(self._coroutine_ids)
+        for entry in entries:
+            if isinstance(entry, Row) and not entry.kind.is_quick and entry.kind.call.is_async:
+                free -= 1
+                if free < 0:
+                    hold(COROUTINES, entry)
+                    continue
+            taken.append(entry)
+        return taken
 
     def submit(self, rows: list[Row]) -> None:
+        self._coroutine_ids.update(row.id for row in rows if row.kind.call.is_async)
         self.lanes.push(rows)
         put = self.permits.put
         for _ in rows:
@@ -132,23 +162,27 @@ class ThreadEngine(Engine):
     def run_watched(self, worker: Worker, row: Row, attempt: int) -> None:
         """One row that has a time limit or is a coroutine, on its worker's thread."""
         timeout = row.kind.options.timeout
+        limit = inf if timeout is None else self._elapsed() + timeout
         if row.kind.call.is_async:
             self._run_coroutine(worker, row, attempt)
-        elif timeout is not None:
-            limit = self._elapsed() + timeout
-            worker.current = (row, attempt, limit)
-            self._watch.expect(limit)
-            self.desk.done(row, attempt, self.runner.run(row))
-            worker.current = None
-            if worker.overran is not None:
-                self._watch.expect(limit)  # it was found hanging and has ended: the watch counts anew
+            self._watch.expect(limit + GRACE)
+            return
+        worker.current = (row, attempt, limit)
+        self._watch.expect(limit)
+        self.desk.done(row, attempt, self.runner.run(row))
+        worker.current = None
+        if worker.overran is not None:
+            if row.run is not None:
+                row.run.hung = False
+            self._watch.expect(limit)  # it was found hanging and has ended: the watch counts anew
 
     def _run_coroutine(self, worker: Worker, row: Row, attempt: int) -> None:
         try:
             self._loop.run(row, attempt)
         except RuntimeError:  # no thread to be had for the loop, or it is being stopped: this worker runs it
             worker.current = (row, attempt, inf)
-            self.desk.done(row, attempt, asyncio.run(self._loop.attempt(row)))
+            self.desk.done(row, attempt, asyncio.run(self._loop.attempt(row, attempt)))
+            self._coroutine_ids.discard(row.id)
             worker.current = None
 
     def _look(self) -> float:
@@ -164,24 +198,33 @@ class ThreadEngine(Engine):
                 self._overrun(worker, current)
             else:
                 next_look = min(next_look, current[2])
+        for row, attempt, limit in tuple(self._loop.running.values()):
+            if limit + GRACE > now:
+                next_look = min(next_look, limit + GRACE)
+            elif row.run is None or row.run.early is None:  # the loop itself should have seen it: it is blocked
+                self._tell_late(row, attempt)
         return next_look if self._fill_up() else min(next_look, now + AGAIN)
 
     def _overrun(self, worker: Worker, current: Current) -> None:
         row, attempt, _ = current
         # The run may end at this very moment. Then its worker settles first and `done` below is refused, or ours is the one that counts.
-        if row.attempt != attempt or row.state is not State.RUNNING:
-            return
-        self._hung.add(worker)
+        if row.attempt == attempt and row.state is State.RUNNING:
+            self._hung.add(worker)
+            self._tell_late(row, attempt)
+
+    def _tell_late(self, row: Row, attempt: int) -> None:
         self.desk.timed_out(row)
         verdict = self.runner.timed_out(row)
         if isinstance(verdict, Failed):
+            context_of(row).hung = True
             self.desk.done(row, attempt, verdict)
-        # Else another attempt is due, which must not run beside this one: it is settled when the thread ends.
+        # Else another attempt is due, which must not run beside this one: it is settled when this one ends.
 
     def _fill_up(self) -> bool:
         """Replaces hung workers and starts missing ones; False if a thread could not be started."""
         if self._stopping:
             return True
+        self._workers = [worker for worker in self._workers if worker.is_alive()]
         for worker in tuple(self._hung):
             if worker.current is not worker.overran:
                 self._hung.discard(worker)  # it ended after all
@@ -211,36 +254,60 @@ class ThreadEngine(Engine):
         return rows
 
     def stop(self, timeout: float) -> list[Row]:
-        self._stopping = True
+        with self._crew:
+            self._stopping = True
+            for _ in range(self._numbers):  # for those too that were replaced at the moment in which they ended, and wait for a permit
+                self.permits.put("stop")
         self._watch.stop()
-        for _ in range(self._numbers):  # for those too that were replaced at the moment in which they ended, and wait for a permit
-            self.permits.put("stop")
         self._loop.stop()
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX / 2)
         everyone = {*self._workers, *self._hung}
         for worker in everyone:
             if worker is not threading.current_thread():
                 worker.join(max(0.0, deadline - time.monotonic()))
         self._loop.join(max(0.0, deadline - time.monotonic()))
         rows = [current[0] for worker in everyone if (current := worker.current) is not None]
-        return [*rows, *self._loop.running.copy().values()]
+        return [*rows, *(row for row, _, _ in tuple(self._loop.running.values()))]
 
     def inside_run(self) -> bool:
         thread = threading.current_thread()
-        return (isinstance(thread, Worker) and thread.current is not None) or self._loop.inside()
+        return (isinstance(thread, Worker) and thread.engine is self and thread.current is not None) or self._loop.inside()
 
     def health(self) -> EngineHealth:
         workers = tuple(self._workers)
-        dead = sum(not worker.is_alive() for worker in workers)
-        problem = None
-        if not self._stopping and len(workers) - dead < self._size:
-            problem = f"{len(workers) - dead} of {self._size} worker threads are alive"
-        elif len(self._hung) and sum(worker.replaced for worker in tuple(self._hung)) >= self._size:
-            problem = f"{len(self._hung)} runs hang past their timeout, and no more threads are put in their places"
+        late = sum(limit + GRACE <= self._elapsed() for _, _, limit in tuple(self._loop.running.values()))
         return EngineHealth(
             threads=len(workers),
             busy=sum(worker.current is not None for worker in workers) + len(self._loop.running),
             queued=len(self.lanes) + len(self._loop.waiting),
-            hung=len(self._hung),
-            problem=problem,
+            hung=len(self._hung) + late,
+            problem=self._problem(sum(worker.is_alive() for worker in workers)),
         )
+
+    def _problem(self, alive: int) -> str | None:
+        if self._stopping:
+            return None
+        if not self._size:
+            return "workers.threads is 0: jobs are added and never run here"
+        if alive < self._size:
+            return f"{alive} of {self._size} worker threads are alive"
+        if not self._watch.alive:
+            return "the watch thread has ended: runs past their timeout are not noticed"
+        if sum(worker.replaced for worker in tuple(self._hung)) >= self._size:
+            return f"{len(self._hung)} runs hang past their timeout, and no more threads are put in their places"
+        if (lag := self._loop.lag()) > BLOCKED:
+            return f"a coroutine job has blocked the loop for {lag:.1f} s; the others wait for it"
+        return None
+
+
+class _LoopDesk:
+    """The engine's desk as the loop sees it: the engine too is told when a coroutine has ended."""
+
+    def __init__(self, desk: Desk, ids: set[int]) -> None:
+        self._desk = desk
+        self._ids = ids
+        self.timed_out, self.pump, self.release = desk.timed_out, desk.pump, desk.release
+
+    def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
+        self._ids.discard(row.id)
+        self._desk.done(row, attempt, verdict)

@@ -4,14 +4,14 @@ No wake-up is lost: whoever expects a moment first writes it where `look` finds 
 first publishes `next_look` and then looks once more before it sleeps.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from math import inf
 
 from jobwheel.clock import Clock
+from jobwheel.log import logger
 
-log = logging.getLogger("jobwheel.engine")
+log = logger("jobwheel.engine")
 
 
 class Watch:
@@ -43,6 +43,10 @@ class Watch:
         self._stopping = True
         self._awake.set()
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def _live(self) -> None:
         while not self._stopping:
             self._awake.clear()
@@ -50,8 +54,9 @@ class Watch:
                 moment = self._next_look = self._look()
                 if self._look() < moment:
                     continue
-                now = self._clock.elapsed()
+                wait = None if moment == inf else max(0.0, moment - self._clock.elapsed())
             except Exception:
                 log.exception("the watch met an error and goes on")
-                moment, now = 1.0, 0.0
-            self._awake.wait(None if moment == inf else max(0.0, moment - now))
+                wait = 1.0
+            # An hour at most: what is beyond what the kernel can wait for (some 292 years) would raise.
+            self._awake.wait(wait if wait is None else min(wait, 3600.0))

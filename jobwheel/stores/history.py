@@ -40,15 +40,18 @@ class History:
         inbox.append(row)
         if len(inbox) > self._batch and self._lock.acquire(blocking=False):
             try:
-                self._file(row.ended or 0.0)
+                dropped = self._file(row.ended or 0.0)
             finally:
                 self._lock.release()
+            del dropped  # only now: what a job does in its __del__ is none of the lock's business
 
     def get(self, ref: int | str, now: float) -> Row | None:
         """The ended row of that id, or the latest ended one of that key."""
         with self._lock:
-            self._file(now)
-            return self._by_key.get(ref) if isinstance(ref, str) else self._by_id.get(ref)
+            dropped = self._file(now)
+            found = self._by_key.get(ref) if isinstance(ref, str) else self._by_id.get(ref)
+        del dropped
+        return found
 
     def take_out(self, row: Row, into: dict[int, Row]) -> bool:
         """Lets the caller revive a row that can be retried; it is in `into` before it is gone here.
@@ -66,35 +69,44 @@ class History:
     def all(self, now: float) -> list[Row]:
         """What is kept, in order of ending."""
         with self._lock:
-            self._file(now)
-            return list(self._by_id.values())
+            dropped = self._file(now)
+            rows = list(self._by_id.values())
+        del dropped
+        return rows
 
     def totals(self, now: float) -> dict[State, int]:
         """How many ended in each state, kept or not."""
         with self._lock:
-            self._file(now)
-            return {state: count for state, count in self._totals.items() if count}
+            dropped = self._file(now)
+            totals = {state: count for state, count in self._totals.items() if count}
+        del dropped
+        return totals
 
-    def _file(self, now: float) -> None:
+    def _file(self, now: float) -> list[Row]:
+        """Files what came and drops what is too much or too old; gives the dropped ones, to be let go of after the lock."""
         came = self._drain()
         self._totals.update(map(_state, came))
         # Of a burst only the newest are kept: the others are counted and never filed.
-        for row in came[-self._keep :] if self._keep else ():
+        kept = came[-self._keep :] if self._keep else []
+        for row in kept:
             self._by_id[row.id] = row
             if row.key is not None:
                 self._by_key[row.key] = row
+        dropped = came[: len(came) - len(kept)]
         surplus, horizon = len(self._by_id) - self._keep, now - self._seconds
         for row in list(self._by_id.values())[:surplus] if surplus > 0 else ():
-            self._forget(row)
+            dropped.append(self._forget(row))
         while self._by_id and (next(iter(self._by_id.values())).ended or 0.0) < horizon:
-            self._forget(next(iter(self._by_id.values())))
+            dropped.append(self._forget(next(iter(self._by_id.values()))))
+        return dropped
 
     def _drain(self) -> list[Row]:
         # Only as many as are there now: other threads go on appending, and the holder of the lock must not serve them for ever.
         popleft = self._inbox.popleft
         return [popleft() for _ in range(len(self._inbox))]
 
-    def _forget(self, row: Row) -> None:
+    def _forget(self, row: Row) -> Row:
         del self._by_id[row.id]
         if row.key is not None and self._by_key.get(row.key) is row:
             del self._by_key[row.key]
+        return row

@@ -22,7 +22,7 @@ from jobwheel.clock import Clock
 from jobwheel.errors import BadValue, JobExists, TooManyPending
 from jobwheel.job import context_of
 from jobwheel.kind import Kind
-from jobwheel.row import Entry, Row, ScheduledJob, Terms, snapshot
+from jobwheel.row import WAITS, Entry, Row, ScheduledJob, Terms, snapshot
 from jobwheel.settings import Settings
 from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store
@@ -43,7 +43,7 @@ class MemoryStore(Store):
         self._clock = clock
         self._elapsed = clock.elapsed
         self._limit = settings.max_pending
-        self._limit_lock = threading.Lock()  # only with max_pending: counting and adding are one step
+        self._limit_lock = threading.RLock()  # only with max_pending: counting and adding are one step; a job's __del__ may add
         self._ids = itertools.count(1)
         self._rows: dict[int, Row] = {}  # all that live: scheduled, paused, running
         self._running: dict[int, Row] = {}
@@ -74,17 +74,21 @@ class MemoryStore(Store):
     def _add_contended(self, row: Row, key: str, if_exists: IfExists) -> tuple[Row, Row | None]:
         """The key leads to another row, or did a moment ago."""
         while (holder := self._keys.setdefault(key, row)) is not row:
-            if holder.state in ENDED:
-                time.sleep(0)  # its end frees the key in a few instructions
-            elif if_exists != "replace":
-                self._discard(row)
-                if if_exists == "error":
-                    raise JobExists(key, holder.id)
-                return holder, None
-            elif holder.take():
-                return self._replace_waiting(row, key, holder)
-            elif self._supersede(row, key, holder):
-                break
+            waits = holder.take()  # and so it is there for good: a row of a batch that is not decided yet is waited for
+            if if_exists == "replace":
+                if waits:
+                    return self._replace_waiting(row, key, holder)
+                if self._supersede(row, key, holder):
+                    break
+            else:
+                if waits:
+                    holder.give_back()
+                if waits or holder.state is RUNNING:
+                    self._discard(row)
+                    if if_exists == "error":
+                        raise JobExists(key, holder.id)
+                    return holder, None
+            time.sleep(0)  # its end frees the key in a few instructions
         row.token = True
         return row, None
 
@@ -99,10 +103,10 @@ class MemoryStore(Store):
 
     def _supersede(self, row: Row, key: str, holder: Row) -> bool:
         """Takes the key from a running row, which gets no further attempt; False: it has ended or waits again, look anew."""
-        if holder.job is not None:
-            context_of(holder).superseded = True
+        context = context_of(holder)
+        context.superseded = True
         # The flag first, then the look at the state: `_again` does it the other way round, so one of the two sees the other.
-        if holder.state is not RUNNING:
+        if holder.state is not RUNNING or holder.run is not context:
             return False
         try:
             del holder.keyed
@@ -114,7 +118,7 @@ class MemoryStore(Store):
     def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
         if self._limit:
             with self._limit_lock:
-                self._check_room(len(rows), None)
+                self._check_room(len(rows), *(row.key for row, _ in rows))
                 return self._add_many(rows)
         return self._add_many(rows)
 
@@ -142,11 +146,13 @@ class MemoryStore(Store):
             answers[number] = self._add_contended(row, row.key, "replace" if if_exists == "error" else if_exists)
         return answers
 
-    def _check_room(self, wanted: int, key: str | None) -> None:
+    def _check_room(self, wanted: int, *keys: str | None) -> None:
+        """Raises `TooManyPending` unless so many more may wait; one that replaces a waiting one, or yields to it, is none more."""
         waiting = len(self._rows) - len(self._running)
-        if key is not None and (holder := self._keys.get(key)) is not None and holder.state is not RUNNING:
-            waiting -= 1  # it takes the place of the one it replaces, or is not added at all
-        if waiting + wanted > self._limit:
+        named = [key for key in keys if key is not None]
+        wanted -= len(named) - len(set(named))
+        wanted -= sum((holder := self._keys.get(key)) is not None and holder.state in WAITS for key in set(named))
+        if wanted > 0 and waiting + wanted > self._limit:
             raise TooManyPending(self._limit)
 
     def _discard(self, row: Row) -> None:
@@ -230,10 +236,11 @@ class MemoryStore(Store):
     def _again(self, row: Row, due: float) -> State:
         if row.terms is None:
             row.terms = Terms()
-        if row.terms.delay is None:
+        if row.terms.delay is None and row.terms.wall is None:
             row.terms.delay = row.due - row.created
         if row.terms.nominal is None:
-            row.terms.nominal = row.due
+            row.terms.nominal, row.terms.date = row.due, row.terms.wall
+        row.terms.wall = None  # the wait for the next attempt is elapsed time
         row.due = due
         # The state first, then the look at the flags: `cancel` sets its flag and then looks at the state, so one of the two sees the other.
         row.state = SCHEDULED
@@ -290,6 +297,8 @@ class MemoryStore(Store):
                     self._paused.pop(row.id, None)
                 self._end(row, CANCELLED, self._elapsed())
                 return row
+            if row.state in WAITS:
+                continue  # its attempt ended a moment ago, and it waits for the next
             if row.state is not RUNNING or row.job is None:
                 return None
             context = context_of(row)
@@ -313,7 +322,7 @@ class MemoryStore(Store):
                 return None
         terms = row.terms = row.terms or spare
         assert terms is not None
-        if delay is None and (row.state is PAUSED or terms.wall is not None or terms.trigger is not None):
+        if delay is None and (row.state is PAUSED or terms.wall is not None or terms.date is not None or terms.trigger is not None):
             row.token = True
             raise BadValue(
                 f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
@@ -321,12 +330,12 @@ class MemoryStore(Store):
         # Of two touches at once the one that read the clock first may come last: it must not take back what the other one promised.
         now = terms.touched = max(now, terms.touched)
         before, own = row.due, terms.delay
-        if own is None and terms.wall is None:
+        if own is None and terms.wall is None and terms.date is None:
             own = terms.delay = before - row.created
         due = now + (own if delay is None else delay)  # type: ignore[operator]
         if terms.until is not None and due > terms.until:
             due = terms.until
-        terms.wall = terms.nominal = None
+        terms.wall = terms.date = terms.nominal = None
         row.due = due
         row.token = True
         return row, due < before
@@ -341,7 +350,7 @@ class MemoryStore(Store):
             # Its own delay, by which `touch` re-arms; one that was added with at= gets this one.
             terms.delay = row.due - row.created if terms.wall is None else due - now
         terms.wall = wall
-        terms.nominal = None
+        terms.date = terms.nominal = None
         row.due = due
         row.token = True
         return row
@@ -367,8 +376,15 @@ class MemoryStore(Store):
         return row if flipped else None
 
     def retry(self, ref: Ref) -> Row | None:
+        if self._limit:
+            with self._limit_lock:
+                self._check_room(1)
+                return self._retry(ref)
+        return self._retry(ref)
+
+    def _retry(self, ref: Ref) -> Row | None:
         row = self._ended(ref)
-        if row is None or row.state not in REVIVABLE:
+        if row is None or row.state not in REVIVABLE or (row.run is not None and row.run.hung):
             return None
         while row.id in self._rows:  # its end is a few instructions from done, or another caller has revived it
             if self._ended(row.id) is not row:
@@ -397,6 +413,9 @@ class MemoryStore(Store):
                         moved.append(row)
                 row.token = True
         return moved
+
+    def waits(self, entry: Entry) -> bool:
+        return not isinstance(entry, Row) or entry.state is SCHEDULED
 
     def window(self, until: float) -> list[Entry]:
         return [row for row in list(self._rows.values()) if row.state is SCHEDULED and row.due < until]
@@ -446,7 +465,7 @@ def _matches(row: Row, query: Query) -> bool:
     if query.text is None:
         return True
     error = row.run.error if row.run is not None else None
-    return query.text.lower() in f"{row.job!r} {row.key or ''} {error or ''}".lower()
+    return query.text.lower() in f"{row.job or ''} {row.key or ''} {error or ''}".lower()
 
 
 def _early_by_wall(row: Row, now: float, wall: float) -> bool:

@@ -134,6 +134,8 @@ class SilentDesk:
 
     def pump(self) -> None: ...
 
+    def release(self, what: str) -> None: ...
+
 
 class EngineContract(LifecycleContract):
     engine: ClassVar[str]

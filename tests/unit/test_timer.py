@@ -1,10 +1,12 @@
 """The door, call by call, on a manual clock: what it answers, what it refuses, and that a refusal leaves nothing behind."""
 
 import copy
+import gc
 import logging
 import pickle
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -1104,8 +1106,9 @@ def test_a_started_timer_is_healthy(pair: Any) -> None:
 def test_a_job_that_has_waited_long_for_a_worker_is_a_problem(opened: Any, wait_until: Any) -> None:
     """R87: the lateness is told, and it goes away."""
     timer = opened(workers={"threads": 1, "queue": 1})
-    go = threading.Event()
-    timer.add_job(Do(lambda _: go.wait(20)))
+    entered, go = threading.Event(), threading.Event()
+    timer.add_job(Do(lambda _: entered.set() or go.wait(20)))
+    assert entered.wait(10)
     past = datetime.now(UTC) - timedelta(seconds=20)
     jobs = [timer.add_job(Do(), at=past) for _ in range(5)]
     wait_until(lambda: timer.stats().overdue, what="an overdue job")
@@ -1249,6 +1252,32 @@ def test_a_service_missing_for_a_kind_of_the_named_modules_is_refused_at_start()
         timer.start()
     assert not timer.started
     timer.shutdown()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "replaced", "ended", "cancelled while paused", "cancelled when due"])
+def test_a_job_that_will_not_run_again_is_freed_at_once(pair: Any, how: str) -> None:
+    """R46: whatever the wheel and history still know of it; without the garbage collector's help."""
+    timer, clock = pair
+    job = Do(lambda _: None)
+    gone = weakref.ref(job)
+    id = timer.add_job(job, 5, key="k").id
+    del job
+    gc.disable()
+    try:
+        if how == "replaced":
+            timer.add_job(Do(), 5, key="k")
+        elif how == "ended":
+            clock.advance(5)
+        else:
+            if how == "cancelled while paused":
+                timer.pause(id)
+            elif how == "cancelled when due":
+                timer.pause_all()
+                clock.advance(5)
+            assert timer.cancel(id)
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_changes_to_a_listed_order_after_the_add_do_not_matter(pair: Any) -> None:
