@@ -39,6 +39,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._news = asyncio.Event()  # set and waited for on the loop thread
         self._tasks: set[asyncio.Task[None]] = set()
         self.waiting: deque[tuple[Row, int]] = deque()
         self.running: dict[int, tuple[Row, int, float]] = {}
@@ -52,8 +53,7 @@ class LoopThread:
                 raise RuntimeError("the loop is being stopped")
             loop = self._loop or self._start()
             self.waiting.append((row, attempt))
-            # Under the lock, so that it is called before what `stop` calls.
-            loop.call_soon_threadsafe(self._take)
+            loop.call_soon_threadsafe(self._news.set)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
@@ -70,9 +70,16 @@ class LoopThread:
     def _live(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            loop.run_until_complete(self._main())
         finally:
             loop.close()
+
+    async def _main(self) -> None:
+        """Takes what came, until it is stopped and nothing runs. Once `_closing` is set nothing comes any more."""
+        while not self._closing or self.waiting or self.running:
+            await self._news.wait()
+            self._news.clear()
+            self._take()
 
     def _take(self) -> None:
         while self.waiting:
@@ -93,8 +100,7 @@ class LoopThread:
             if row.run is not None:
                 row.run.hung = False
             del self.running[row.id]
-            if self._closing and not self.running:
-                asyncio.get_running_loop().stop()
+            self._news.set()
         self._desk.release(COROUTINES)
 
     async def attempt(self, row: Row, attempt: int) -> Verdict:
@@ -137,7 +143,7 @@ class LoopThread:
             loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # a second stop, after which there is no loop any more
-                loop.call_soon_threadsafe(lambda: None if self.running else loop.stop())
+                loop.call_soon_threadsafe(self._news.set)
 
     def join(self, timeout: float) -> None:
         """Waits for the thread to end, unless it is the calling one."""

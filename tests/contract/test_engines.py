@@ -921,5 +921,3 @@ def test_a_forked_child_starts_anew_and_leaves_the_parents_jobs_alone() -> None:
         print("well")
     """)
     assert (code, out, err) == (0, "well\n", "")
-
-

@@ -128,9 +128,7 @@ def test_fights_for_a_few_keys_end_with_exact_counts_and_nothing_left(opened: An
                     # Nobody but running jobs moves now; each of those can add to its own key, and that is one waiting job again.
                     timer.pause_all()
                     wait_until(lambda: timer.stats().running == 0, what="quiet")
-                    waiting_at_once.extend(
-                        len(timer.find(key=key, state=["scheduled", "paused"], limit=10**6)) for key in keys
-                    )
+                    waiting_at_once.extend(len(timer.find(key=key, state=["scheduled", "paused"], limit=10**6)) for key in keys)
                     timer.resume_all()
                 barrier.wait(LIMIT)
         return added
@@ -148,7 +146,9 @@ def test_fights_for_a_few_keys_end_with_exact_counts_and_nothing_left(opened: An
     assert set(jobs) == ids, "each job that was added has ended, and no other one is there"
     stats = timer.stats()
     by_state = Counter(job.state for job in jobs.values())
-    assert (stats.succeeded, stats.failed, stats.cancelled) == tuple(by_state[state] for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED))
+    assert (stats.succeeded, stats.failed, stats.cancelled) == tuple(
+        by_state[state] for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+    )
     assert max(Counter(Contested.runs).values()) == 1, "one attempt of one job ran twice"
     ran = {id for id, _ in Contested.runs}
     assert ran >= {id for id, job in jobs.items() if job.state is not State.CANCELLED}

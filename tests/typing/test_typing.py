@@ -16,7 +16,17 @@ HERE = Path(__file__).parent
 
 def checked(name: str) -> list[str]:
     """mypy's lines on the file, checked as a user's own code would be: with the settings of no project."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--no-error-summary", "--hide-error-context", str(HERE / name)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file",
+        "",
+        "--no-error-summary",
+        "--hide-error-context",
+        str(HERE / name),
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert answer.stderr == ""
     return answer.stdout.splitlines()

@@ -182,7 +182,15 @@ def test_unknown_fields_are_ignored_and_missing_ones_take_their_default() -> Non
 
 @pytest.mark.parametrize(
     ("stored", "named"),
-    [(b"{}", "number"), (b'{"number": "five"}', "number"), (b'{"number": 1.5}', "number"), (b"[]", "object"), (b"", ""), (b"{", ""), (b"\xff", "")],
+    [
+        (b"{}", "number"),
+        (b'{"number": "five"}', "number"),
+        (b'{"number": 1.5}', "number"),
+        (b"[]", "object"),
+        (b"", ""),
+        (b"{", ""),
+        (b"\xff", ""),
+    ],
 )
 def test_data_that_does_not_fit_is_unreadable_and_says_where(stored: bytes, named: str) -> None:
     with pytest.raises(UnreadableData, match=f"test_codec.simple: the stored data does not fit Simple.*{named}"):
@@ -202,7 +210,9 @@ def test_a_live_object_is_refused_by_the_name_of_its_field(value: Any) -> None:
         check_storable(Loose(value))
 
 
-@pytest.mark.parametrize("value", [(1, 2), {1, 2}, b"raw", date(2026, 1, 1), Decimal("1.5"), UUID(int=1), timedelta(1), Colour.RED, Seat(1, "a")])
+@pytest.mark.parametrize(
+    "value", [(1, 2), {1, 2}, b"raw", date(2026, 1, 1), Decimal("1.5"), UUID(int=1), timedelta(1), Colour.RED, Seat(1, "a")]
+)
 def test_a_value_that_would_come_back_as_another_type_is_refused(value: Any) -> None:
     """A field annotated `Any` gives JSON's own types back."""
     with pytest.raises(BadValue, match="test_codec.loose.value would not be read back as it is.*exact type"):

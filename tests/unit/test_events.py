@@ -128,7 +128,12 @@ def test_events_do_not_depend_on_history(manual: Any) -> None:
     timer.cancel(timer.add_job(Do(), 5))
     clock.suspend(60)
     names = [type(event).__name__ for event in seen]
-    assert sorted(name for name in names if name not in ("JobAdded", "JobStarted")) == ["JobCancelled", "JobFailed", "JobMissed", "JobSucceeded"]
+    assert sorted(name for name in names if name not in ("JobAdded", "JobStarted")) == [
+        "JobCancelled",
+        "JobFailed",
+        "JobMissed",
+        "JobSucceeded",
+    ]
     by_name = {type(event).__name__: event.job for event in seen}
     assert by_name["JobSucceeded"].result == "result"
     assert by_name["JobFailed"].error == "ValueError: x"
@@ -307,7 +312,9 @@ def test_a_job_is_told_as_added_before_anything_else_of_it(opened: Any, wait_unt
         assert [name for other, name in heard if other == id] == ["JobAdded", "JobStarted", "JobSucceeded"]
 
 
-def test_events_beyond_the_backlog_are_dropped_counted_and_told_once(manual: Any, caplog: pytest.LogCaptureFixture, wait_until: Any) -> None:
+def test_events_beyond_the_backlog_are_dropped_counted_and_told_once(
+    manual: Any, caplog: pytest.LogCaptureFixture, wait_until: Any
+) -> None:
     timer, _ = manual()
     event = JobAdded(timer.add_job(Do()))
     hub = Hub()

@@ -40,7 +40,9 @@ def test_the_face_is_exactly_this_list() -> None:
 @pytest.mark.parametrize("name", sorted(FACE))
 def test_each_name_is_there_and_has_a_docstring_of_its_own(name: str) -> None:
     thing = getattr(jobwheel, name)
-    doc = thing.__doc__ if isinstance(thing, ModuleType) else vars(thing).get("__doc__") if isinstance(thing, type) else inspect.getdoc(thing)
+    doc = (
+        thing.__doc__ if isinstance(thing, ModuleType) else vars(thing).get("__doc__") if isinstance(thing, type) else inspect.getdoc(thing)
+    )
     assert doc
     assert doc.strip()
 

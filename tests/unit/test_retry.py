@@ -67,7 +67,10 @@ def test_a_base_exception_is_retried_only_when_named() -> None:
     assert len(waits(Retry(attempts=3, retry_on=(SystemExit,)), SystemExit())) == 2
 
 
-@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"attempts": -1}, {"backoff": -1}, {"backoff": inf}, {"cap": nan}, {"cap": -1}, {"jitter": 1.1}, {"jitter": -0.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"attempts": 0}, {"attempts": -1}, {"backoff": -1}, {"backoff": inf}, {"cap": nan}, {"cap": -1}, {"jitter": 1.1}, {"jitter": -0.1}],
+)
 def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(BadValue, match=f"Retry\\({name}="):

@@ -114,7 +114,9 @@ def test_a_run_that_raises_has_failed_with_error_and_trace(bench: Bench, caplog:
     assert "test_runner.do" in record.getMessage()
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Hard("x"), asyncio.CancelledError(), StopIteration()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Hard("x"), asyncio.CancelledError(), StopIteration()], ids=repr
+)
 def test_whatever_is_raised_becomes_a_verdict(bench: Bench, error: BaseException) -> None:
     """R57."""
     verdict = bench.run(Do(raising(error)))

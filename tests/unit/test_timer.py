@@ -169,7 +169,9 @@ def test_what_is_no_job_is_refused(timer: TimerManager, job: Any) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_argument_is_refused_by_name_and_leaves_nothing(timer: TimerManager, given: dict[str, Any], error: type[Exception], match: str) -> None:
+def test_a_wrong_argument_is_refused_by_name_and_leaves_nothing(
+    timer: TimerManager, given: dict[str, Any], error: type[Exception], match: str
+) -> None:
     old = timer.add_job(Do("old"), 100, key="k")
     with pytest.raises(error, match=match):
         timer.add_job(Do(), **{"key": "k", **given})
@@ -355,7 +357,9 @@ def test_a_paused_job_holds_its_key(timer: TimerManager) -> None:
     assert (timer.stats().paused, timer.stats().scheduled, timer.stats().cancelled) == (0, 1, 1)
 
 
-@pytest.mark.parametrize("ending", [lambda _: None, fail, lambda _: (_ for _ in ()).throw(CancelJob())], ids=["succeeded", "failed", "cancelled"])
+@pytest.mark.parametrize(
+    "ending", [lambda _: None, fail, lambda _: (_ for _ in ()).throw(CancelJob())], ids=["succeeded", "failed", "cancelled"]
+)
 def test_a_key_is_free_once_its_job_has_ended_in_whatever_state(pair: Any, ending: Callable[..., Any]) -> None:
     """R76."""
     timer, clock = pair

@@ -113,7 +113,9 @@ def test_no_job_starts_early_and_none_late_whatever_the_delay(scene: Scene) -> N
     assert [entry.at for entry in scene.diary] == sorted(entry.at for entry in scene.diary)
 
 
-@pytest.mark.parametrize("wheel", [{"slots": 1, "tick": 0.1}, {"slots": 8, "tick": 0.01}, {"slots": 7, "tick": 3.7}, {"slots": 100, "tick": 1000.0}], ids=str)
+@pytest.mark.parametrize(
+    "wheel", [{"slots": 1, "tick": 0.1}, {"slots": 8, "tick": 0.01}, {"slots": 7, "tick": 3.7}, {"slots": 100, "tick": 1000.0}], ids=str
+)
 def test_the_shape_of_the_wheel_changes_nothing(manual: Any, wheel: dict[str, Any]) -> None:
     scene = scene_of(manual, wheel=wheel)
     delays = [0.05, 0.1, 0.25, 1.0, 1.05, 3.7, 7.4, 99.95, 1000.0, 12345.6]
@@ -202,7 +204,15 @@ def test_what_is_no_date_is_refused(scene: Scene, at: Any) -> None:
         scene.timer.add_job(Mark(), at=at)
 
 
-@pytest.mark.parametrize("at", [datetime(2226, 1, 1, tzinfo=UTC), datetime(1826, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime(2226, 1, 1, tzinfo=UTC),
+        datetime(1826, 1, 1, tzinfo=UTC),
+        datetime.max.replace(tzinfo=UTC),
+        datetime.min.replace(tzinfo=UTC),
+    ],
+)
 def test_a_date_over_a_hundred_years_away_is_refused(scene: Scene, at: datetime) -> None:
     with pytest.raises(BadValue, match="over 100 years away"):
         scene.timer.add_job(Mark(), at=at)
@@ -218,7 +228,9 @@ def test_a_date_in_the_past_runs_now_and_its_lateness_counts_from_it(scene: Scen
     assert scheduled_for == NEW_YEAR - timedelta(seconds=90)
 
 
-@pytest.mark.parametrize("given", [{"delay": 5, "at": NEW_YEAR}, {"delay": 5, "trigger": object()}, {"at": NEW_YEAR, "trigger": object()}], ids=list)
+@pytest.mark.parametrize(
+    "given", [{"delay": 5, "at": NEW_YEAR}, {"delay": 5, "trigger": object()}, {"at": NEW_YEAR, "trigger": object()}], ids=list
+)
 def test_only_one_way_to_say_when_may_be_given(scene: Scene, given: dict[str, Any]) -> None:
     with pytest.raises(BadValue, match="give one of delay, at= and trigger="):
         scene.timer.add_job(Mark(), **given)
@@ -349,7 +361,9 @@ def test_late_is_not_lost(scene: Scene) -> None:
 # --- misfire_grace_time ---
 
 
-@pytest.mark.parametrize(("late", "state"), [(0, State.SUCCEEDED), (9.9, State.SUCCEEDED), (10, State.SUCCEEDED), (10.1, State.MISSED), (DAY, State.MISSED)])
+@pytest.mark.parametrize(
+    ("late", "state"), [(0, State.SUCCEEDED), (9.9, State.SUCCEEDED), (10, State.SUCCEEDED), (10.1, State.MISSED), (DAY, State.MISSED)]
+)
 def test_a_grace_time_drops_what_is_later_and_says_so(scene: Scene, late: float, state: State) -> None:
     job = scene.timer.add_job(Grace(), 100, key="k")
     scene.clock.suspend(100 + late)
@@ -544,7 +558,11 @@ def test_max_wait_bounds_a_given_delay_too(scene: Scene) -> None:
     assert scene.moments == [("a", 60.0)]
 
 
-@pytest.mark.parametrize(("given", "match"), [({"delay": 10, "max_wait": 5}, "shorter than the delay"), ({"at": NEW_YEAR, "max_wait": 5}, "no meaning with at=")], ids=str)
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [({"delay": 10, "max_wait": 5}, "shorter than the delay"), ({"at": NEW_YEAR, "max_wait": 5}, "no meaning with at=")],
+    ids=str,
+)
 def test_a_max_wait_that_cannot_hold_is_refused(scene: Scene, given: dict[str, Any], match: str) -> None:
     with pytest.raises(BadValue, match=match):
         scene.timer.add_job(Mark(), **given)
@@ -659,11 +677,21 @@ def test_run_now_runs_now_once(scene: Scene) -> None:
 def test_a_paused_job_waits_for_its_resume(scene: Scene) -> None:
     scene.timer.add_job(Mark("passed"), 10, key="passed")
     scene.timer.add_job(Mark("ahead"), 1000, key="ahead")
-    assert [scene.timer.pause("passed"), scene.timer.pause("ahead"), scene.timer.pause("ahead"), scene.timer.pause("x")] == [True, True, False, False]
+    assert [scene.timer.pause("passed"), scene.timer.pause("ahead"), scene.timer.pause("ahead"), scene.timer.pause("x")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     scene.clock.advance(100)
     assert scene.diary == []
     assert scene.timer.stats().paused == 2
-    assert [scene.timer.resume("passed"), scene.timer.resume("ahead"), scene.timer.resume("ahead"), scene.timer.resume("x")] == [True, True, False, False]
+    assert [scene.timer.resume("passed"), scene.timer.resume("ahead"), scene.timer.resume("ahead"), scene.timer.resume("x")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     scene.clock.advance(2000)
     assert scene.moments == [("passed", 100.0), ("ahead", 1000.0)]
     assert scene.diary[0].late == 90.0
