@@ -10,12 +10,11 @@ The code path is that of production (checks, store, wheel, claim, runner, settle
 
 from collections.abc import Callable
 from datetime import timedelta
-from math import isfinite
 from typing import Any
 
 from jobwheel.backends.manual import ManualRoom
 from jobwheel.clock import Clock
-from jobwheel.delay import seconds
+from jobwheel.delay import LONGEST, seconds
 from jobwheel.engines.inline import InlineEngine
 from jobwheel.errors import BadValue, UsageError
 from jobwheel.opening import find_member
@@ -54,8 +53,8 @@ class ManualClock:
 
     def set_wall(self, dt: float) -> None:
         """Steps the wall clock alone by `dt` seconds, forward or back, as an operator or NTP does; then one pass."""
-        if isinstance(dt, bool) or not isinstance(dt, int | float) or not isfinite(dt):
-            raise BadValue(f"set_wall({dt!r}): a finite number of seconds, negative to step back")
+        if isinstance(dt, bool) or not isinstance(dt, int | float) or not -LONGEST <= dt <= LONGEST:
+            raise BadValue(f"set_wall({dt!r}): a number of seconds within 100 years, negative to step back")
         self._move(lambda: self._shift(0.0, dt))
 
     def suspend(self, secs: float | timedelta) -> None:

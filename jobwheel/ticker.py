@@ -20,6 +20,7 @@ from jobwheel.clock import Clock
 from jobwheel.log import logger
 from jobwheel.row import Entry
 from jobwheel.waiting import OnDue, RoomHealth
+from jobwheel.waker import Waker
 
 log = logger("jobwheel.ticker")
 
@@ -48,7 +49,7 @@ class Ticker:
     def __init__(self, wheel: Ring, clock: Clock, piece: int = INBOX_PIECE) -> None:
         self.wheel = wheel
         self.next_look: float = -inf
-        """Elapsed moment until which the thread sleeps; -inf while it is awake or about to be. Adders wake it if theirs is earlier."""
+        """Elapsed moment until which the thread sleeps; -inf while it is awake. Adders wake it if theirs is earlier."""
         self.inbox: deque[Entry | tuple[Entry]] = deque()
         """Entries to arm, and 1-tuples of entries to disarm, in the order of the calls."""
         self._clock = clock
@@ -143,22 +144,18 @@ class TickerThread(Guard):
 
     def __init__(self, ticker: Ticker, clock: Clock) -> None:
         super().__init__(ticker, clock)
-        self._awake = threading.Event()
+        self._waker = Waker()
+        self.wake = self._waker.wake
+        """Ends the present or the next sleep at once; called by adders, from any thread."""
         self._thread = threading.Thread(target=self._live, name="jobwheel-ticker", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def wake(self) -> None:
-        """Ends the present or the next sleep at once; called by adders, from any thread."""
-        # Further adders need not wake it again: it is about to look at the inbox.
-        self.ticker.next_look = -inf
-        self._awake.set()
-
     def stop(self, timeout: float = 5.0) -> None:
         """Ends the thread, waiting for its present pass unless it is the caller."""
         self.stopping = True
-        self._awake.set()
+        self.wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
@@ -168,6 +165,5 @@ class TickerThread(Guard):
 
     def _live(self) -> None:
         while not self.stopping:
-            self._awake.clear()
             self.ticker.next_look = -inf
-            self._awake.wait(self.guarded_pass())
+            self._waker.sleep(self.guarded_pass())

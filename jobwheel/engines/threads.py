@@ -41,7 +41,7 @@ Current = tuple[Row, int, float]
 BLOCKED = 3.0
 """Seconds without an answer of the event loop from which health says so."""
 AGAIN = 1.0
-"""Seconds until a thread that could not be started is tried again."""
+"""Seconds until a thread that could not be started is tried again, and between two questions to the event loop."""
 
 
 class Worker(threading.Thread):
@@ -125,7 +125,7 @@ class ThreadEngine(Engine):
     def _start_worker(self) -> bool:
         with self._crew:
             if self._stopping:
-                return True
+                return False
             worker = Worker(self, self._numbers)
             try:
                 worker.start()
@@ -165,7 +165,7 @@ class ThreadEngine(Engine):
         limit = inf if timeout is None else self._elapsed() + timeout
         if row.kind.call.is_async:
             self._run_coroutine(worker, row, attempt)
-            self._watch.expect(limit + GRACE)
+            self._watch.expect(min(limit + GRACE, self._elapsed() + AGAIN))
             return
         worker.current = (row, attempt, limit)
         self._watch.expect(limit)
@@ -203,6 +203,9 @@ class ThreadEngine(Engine):
                 next_look = min(next_look, limit + GRACE)
             elif row.run is None or row.run.early is None:  # the loop itself should have seen it: it is blocked
                 self._tell_late(row, attempt)
+        if self._loop.running:
+            self._loop.lag()  # asks the loop for a sign of life, about once a second
+            next_look = min(next_look, now + AGAIN)
         return next_look if self._fill_up() else min(next_look, now + AGAIN)
 
     def _overrun(self, worker: Worker, current: Current) -> None:

@@ -10,6 +10,7 @@ from math import inf
 
 from jobwheel.clock import Clock
 from jobwheel.log import logger
+from jobwheel.waker import Waker
 
 log = logger("jobwheel.engine")
 
@@ -21,7 +22,7 @@ class Watch:
         self._clock = clock
         self._look = look
         self._next_look = inf
-        self._awake = threading.Event()
+        self._waker = Waker()
         self._stopping = False
         self._thread = threading.Thread(target=self._live, name="jobwheel-watch", daemon=True)
 
@@ -35,13 +36,12 @@ class Watch:
     def expect(self, moment: float) -> None:
         """From any thread: look at `moment` at the latest."""
         if moment < self._next_look:
-            self._next_look = -inf
-            self._awake.set()
+            self._waker.wake()
 
     def stop(self) -> None:
         """Ends the thread; it is not waited for."""
         self._stopping = True
-        self._awake.set()
+        self._waker.wake()
 
     @property
     def alive(self) -> bool:
@@ -49,14 +49,12 @@ class Watch:
 
     def _live(self) -> None:
         while not self._stopping:
-            self._awake.clear()
             try:
                 moment = self._next_look = self._look()
                 if self._look() < moment:
                     continue
-                wait = None if moment == inf else max(0.0, moment - self._clock.elapsed())
+                wait = None if moment == inf else moment - self._clock.elapsed()
             except Exception:
                 log.exception("the watch met an error and goes on")
                 wait = 1.0
-            # An hour at most: what is beyond what the kernel can wait for (some 292 years) would raise.
-            self._awake.wait(wait if wait is None else min(wait, 3600.0))
+            self._waker.sleep(wait)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from jobwheel import IJob, JobContext, Retry, State, TimerManager, events
+from jobwheel import IJob, JobContext, Retry, State, events
 from jobwheel.clock import SystemClock
 from jobwheel.engine import Engine
 from jobwheel.engines.inline import InlineEngine
@@ -81,6 +81,12 @@ def raising(error: BaseException) -> Callable[[JobContext], None]:
 def spend(seconds: float) -> None:
     """A job's work."""
     threading.Event().wait(seconds)
+
+
+async def until(go: threading.Event) -> None:
+    """A coroutine's waiting for what a thread does."""
+    while not go.is_set():  # noqa: ASYNC110 (an asyncio.Event cannot be set by the test's thread)
+        await asyncio.sleep(0.003)
 
 
 class Gate:
@@ -610,8 +616,7 @@ def test_coroutines_run_beside_each_other_and_take_no_worker(opened: Any, wait_u
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
-        while not go.is_set():
-            await asyncio.sleep(0.005)
+        await until(go)
         inside -= 1
         return "done"
 
@@ -646,8 +651,7 @@ def test_coroutines_that_wait_do_not_keep_plain_jobs_waiting_beyond_the_queue(op
     go = threading.Event()
 
     async def what(_: JobContext) -> None:
-        while not go.is_set():
-            await asyncio.sleep(0.005)
+        await until(go)
 
     for _ in range(4):
         timer.add_job(DoAsync(what))
@@ -683,8 +687,7 @@ def test_shutdown_waits_for_coroutines_and_hands_back_those_that_wait(opened: An
     go = threading.Event()
 
     async def what(_: JobContext) -> str:
-        while not go.is_set():
-            await asyncio.sleep(0.002)
+        await until(go)
         return "done"
 
     running, *waiting = [timer.add_job(DoAsync(what)) for _ in range(5)]

@@ -91,7 +91,7 @@ class Contested(IJob, kind="stress.contested", retry=Retry(attempts=3)):
             self.added.append(self.timer.add_job(Contested(self.number + 1, self.key), 0.001, key=self.key).id)
 
 
-def test_fights_for_a_few_keys_end_with_exact_counts_and_nothing_left(opened: Any, wait_until: Any, caplog: Any) -> None:
+def test_fights_for_a_few_keys_end_with_exact_counts_and_nothing_left(opened: Any, wait_until: Any, caplog: Any) -> None:  # noqa: C901 (a fight has many moves)
     """Eight threads add, replace, keep, cancel, touch, pause and resume the same three keys, with running and retried jobs."""
     caplog.set_level("CRITICAL", "jobwheel.run")  # thousands of failing runs need not be kept by the test
     timer = opened(workers={"threads": 4}, store={"keep": 10**6}, wheel={"slots": 8, "tick": 0.01})

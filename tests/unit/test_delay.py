@@ -43,7 +43,7 @@ def test_over_a_hundred_years_is_refused(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [True, False, "5", None, b"5", [5], Decimal(5), Fraction(1, 2), 5j])
 def test_what_is_no_duration_is_refused_with_the_types_that_are(given: Any) -> None:
-    with pytest.raises(BadType, match="seconds .int or float. or a timedelta"):
+    with pytest.raises(BadType, match=r"seconds .int or float. or a timedelta"):
         seconds(given)
 
 

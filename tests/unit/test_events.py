@@ -217,7 +217,7 @@ def test_only_event_classes_can_be_listened_to(manual: Any, wrong: Any) -> None:
     timer, _ = manual()
     if wrong is JobAdded:
         wrong = JobAdded(timer.add_job(Do()))
-    with pytest.raises(BadType, match="a class of jobwheel.events"):
+    with pytest.raises(BadType, match=r"a class of jobwheel.events"):
         timer.on(wrong, print)
 
 

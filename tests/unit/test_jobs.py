@@ -47,7 +47,7 @@ def test_two_classes_with_one_kind_are_an_error_that_names_both() -> None:
     class First(IJob, kind="same"):
         def run(self) -> None: ...
 
-    with pytest.raises(UsageError, match="same.*First.*Second"):
+    with pytest.raises(UsageError, match=r"same.*First.*Second"):
 
         class Second(IJob, kind="same"):
             def run(self) -> None: ...

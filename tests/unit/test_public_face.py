@@ -21,7 +21,8 @@ DOOR = {
     "get", "find", "wait", "stats", "health", "on", "start", "shutdown", "started", "scope", "session", "settings",
 }  # fmt: skip
 EVENTS = {
-    "Event", "JobAdded", "JobStarted", "JobSucceeded", "JobFailed", "JobRetrying", "JobCancelled", "JobMissed", "JobInterrupted", "JobTimedOut",
+    "Event", "JobAdded", "JobStarted", "JobSucceeded", "JobFailed", "JobRetrying", "JobCancelled", "JobMissed", "JobInterrupted",
+    "JobTimedOut",
 }  # fmt: skip
 
 

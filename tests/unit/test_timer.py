@@ -213,7 +213,7 @@ def test_a_job_whose_service_is_missing_is_refused_with_both_names(manual: Any) 
         def run(self, *, orders: Any, mail: Any = None) -> None: ...
 
     timer, _ = manual(services={"order": 1})
-    with pytest.raises(UsageError, match="test_timer.needs.*'orders'.*order"):
+    with pytest.raises(UsageError, match=r"test_timer.needs.*'orders'.*order"):
         timer.add_job(Needs(), 5)
     assert timer.find() == []
 
@@ -271,7 +271,7 @@ def test_any_iterable_of_orders_will_do_also_an_empty_one(timer: TimerManager) -
 def test_one_wrong_order_is_told_by_number_and_none_is_added(timer: TimerManager, wrong: Any, error: type[Exception]) -> None:
     timer.add_job(Do("old"), 100, key="k")
     before = timer.find()
-    with pytest.raises(error, match="order number 2 of add_jobs.*nothing was added") as raised:
+    with pytest.raises(error, match=r"order number 2 of add_jobs.*nothing was added") as raised:
         timer.add_jobs([{"job": Do(), "delay": 5, "key": "k"}, (Do(), 5), wrong, (Do(), 6)])
     assert not any(word in str(raised.value) for word in ("zip", "OrderDesk", "_order"))
     assert timer.find() == before
@@ -1252,7 +1252,7 @@ def test_a_service_missing_for_a_kind_of_the_named_modules_is_refused_at_start()
         def run(self, *, stock: Any) -> None: ...
 
     timer = open_timer({"jobs": [__name__], "workers": {"threads": 1}})
-    with pytest.raises(UsageError, match="test_timer.needs_more.*'stock'"):
+    with pytest.raises(UsageError, match=r"test_timer.needs_more.*'stock'"):
         timer.start()
     assert not timer.started
     timer.shutdown()

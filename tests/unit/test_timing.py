@@ -802,7 +802,7 @@ def test_a_clock_moves_forward_only(scene: Scene) -> None:
 def test_a_job_cannot_move_the_clock_it_runs_by(manual: Any) -> None:
     @dataclass
     class Meddler(Mark, kind="test_timing.meddler"):
-        def run(self, _: JobContext, *, diary: list[Entry], clock: ManualClock) -> None:  # noqa: ARG002 (the names are the services)
+        def run(self, _: JobContext, *, diary: list[Entry], clock: ManualClock) -> None:
             clock.advance(5)
 
     scene = scene_of(manual)
