@@ -14,8 +14,8 @@ help: ## list the targets
 # The stamp is made last: a half-made .venv is made anew, and a changed pyproject.toml installs again.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "jobwheel needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) > /dev/null \
+	  || { echo "jobwheel needs Python 3.11 or newer; $(PYTHON) is older or not there. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) > /dev/null \
 	  || { rm -rf $(VENV); echo "Python's venv module is incomplete. On Debian: apt-get install python3-venv"; exit 1; }
 	@echo "setting up $(VENV): once, some seconds"
 	@$(BIN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]' \
@@ -42,6 +42,6 @@ check: lint test ## what CI runs
 bench: $(READY) ## what it costs beside APScheduler and a bare heap; some minutes
 	$(BIN) -m benchmarks $(ARGS)
 
-clean: ## remove what was made, .venv included
+clean: ## remove what was made, .venv included; the example's database stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

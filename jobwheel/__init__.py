@@ -19,8 +19,6 @@
 The names below are the public face; besides them `jobwheel.events`, `jobwheel.testing`, `jobwheel.container` and `jobwheel.flask`.
 """
 
-import logging
-
 from jobwheel import events
 from jobwheel.errors import (
     BadType,
@@ -68,6 +66,3 @@ __all__ = [
     "events",
     "open_timer",
 ]
-
-# Silence until the application configures logging; what jobwheel logs is then under "jobwheel".
-logging.getLogger("jobwheel").addHandler(logging.NullHandler())

@@ -30,3 +30,24 @@ class SystemClock:
     # functools.partial over the C function: reading the clock is on every path, and a Python frame would double its price.
     elapsed = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic)
     wall = staticmethod(time.time)
+
+
+APART = 0.001
+"""Seconds by which two readings of the two clocks may differ without the clocks having parted."""
+
+
+class Anchor:
+    """Wall minus elapsed clock, the same number until the clocks part: so equal dates are equal due moments, and the other way round."""
+
+    __slots__ = ("_clock", "_offset")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offset = clock.wall() - clock.elapsed()
+
+    def offset(self) -> float:
+        """In seconds."""
+        offset = self._clock.wall() - self._clock.elapsed()
+        if abs(offset - self._offset) > APART:
+            self._offset = offset
+        return self._offset

@@ -6,7 +6,10 @@ dependency_injector (extra `container`). Called by applications.
 
 from typing import Any, TypeVar
 
-from dependency_injector import containers, providers
+try:
+    from dependency_injector import containers, providers
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{error}; it comes with the extra: pip install 'jobwheel[container]'", name=error.name) from error
 
 from jobwheel.opening import find_parts, read_settings
 from jobwheel.settings import Settings

@@ -159,10 +159,11 @@ class Dispatcher:
             self._arm(entry)
         for kind, entry in held:
             self._hold(kind, entry)
-        if self._held and (ends != self._ends or len(rows) + len(held) < len(entries)):
-            # A run ended between the claim and the lines above, and found nothing to release yet; or something that was released
-            # does not run after all (cancelled, put off). Then the next one may.
-            for kind in tuple(self._held):
+        if self._held and (ends != self._ends or len(rows) < len(entries)):
+            # A run ended between the claim and the lines above, and found nothing to release yet; or something does not run after all
+            # (cancelled, put off, held), and another one may in its place. But what was held just now would only be held again.
+            full = {kind for kind, _ in held} if ends == self._ends else set()
+            for kind in self._held.keys() - full:
                 self._release_one(kind)
         if self._hub.listeners:
             now = self._clock.elapsed()

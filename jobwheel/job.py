@@ -34,8 +34,9 @@ class IJob(ABC):
         priority: larger runs first when workers are scarce; default 0.
         max_running: how many of this kind may run at once in this process.
         misfire_grace_time: seconds of lateness after which a job is dropped as `missed`; default None: late is not lost.
-        on_crash: "rerun" (default) or "interrupt": what becomes of a run that its process did not survive.
-        overlap: for recurring jobs: "skip" (default), "queue" or "parallel".
+        on_crash: "rerun" (default) or "interrupt": what becomes of a run that its process did not survive. Kept for stores that
+            survive their process; the memory store does not.
+        overlap: for recurring jobs, which come with a later version: "skip" (default), "queue" or "parallel".
 
     `run` takes nothing or a first parameter for the `JobContext`, and keyword-only parameters, each a service looked up by
     name when the job runs. It may be `async def`. What it returns is kept as the job's result.

@@ -37,7 +37,7 @@ log = logger("jobwheel")
 
 LAG = 3.0
 """Seconds behind from which the waiting room's thread counts as ill."""
-LATE = 10.0
+LATENESS = 10.0
 """Seconds a due job may wait for a worker before health says so."""
 
 
@@ -68,7 +68,7 @@ class Session:
         problems = [problem for problem in (room.problem, engine.problem) if problem is not None]
         if room.lag > LAG:
             problems.append(f"the waiting room's thread is {room.lag:.1f} s behind: it is starved or hangs")
-        if lateness > LATE and not paused:
+        if lateness > LATENESS and not paused:
             problems.append(f"a due job has waited {lateness:.1f} s for a free worker: more workers.threads, or shorter jobs")
         if self.dispatcher.store_error is not None:
             problems.append(f"the store fails: {self.dispatcher.store_error}")
@@ -165,7 +165,10 @@ class Lifecycle:
             running[engine] = engine.stop(0.0 if engine.inside_run() else max(0.0, deadline - time.monotonic()))
         with self._life:
             self._ending = tuple(engine for engine in self._ending if running.get(engine, True))
-        return sorted(row.id for rows in running.values() for row in rows)
+        ids = sorted(row.id for rows in running.values() for row in rows)
+        if not ids and self.session is None:
+            self.store.close()
+        return ids
 
     def set_scope(self, scope: Scope | None) -> None:
         """What each run is entered into from now on."""
@@ -228,6 +231,6 @@ def _at_exit(life: weakref.ref[Lifecycle], timeout: float) -> None:
     try:
         left = lifecycle.shutdown(timeout)
         if left:
-            log.warning("the process ends while %d jobs still run: %s", len(left), ", ".join(map(str, left)))
+            log.warning("jobwheel: the process ends while jobs still run: %s", ", ".join(map(str, left)))
     except (Exception, KeyboardInterrupt):
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
-from jobwheel.clock import Clock
+from jobwheel.clock import Anchor, Clock
 from jobwheel.delay import LONGEST, seconds
 from jobwheel.errors import BadType, BadValue, UsageError
 from jobwheel.job import IJob
@@ -18,18 +18,16 @@ from jobwheel.store import Query, Ref
 
 IF_EXISTS = ("replace", "keep", "error")
 Delay = float | timedelta
-JITTER = 0.001
-"""Seconds by which two readings of the two clocks may differ without the clocks having parted."""
 
 
-class OrderDesk:
+class Intake:
     """Makes rows for one timer. It remembers the job classes whose services it has found, so each is looked at once."""
 
     def __init__(self, clock: Clock, services: Services) -> None:
         self._elapsed = clock.elapsed
         self._wall = clock.wall
         self._services = services
-        self._anchor = self._wall() - self._elapsed()
+        self._anchor = Anchor(clock)
         self._known: dict[type, Kind] = {}
 
     def row(
@@ -61,7 +59,7 @@ class OrderDesk:
         now = self._elapsed()
         if at is not None or trigger is not None:
             terms = terms or Terms()
-            due = self._at(now, delay, at, trigger, terms)
+            due = self._at(delay, at, trigger, terms)
         elif delay is None:
             due = now
         # The two commonest forms skip the call; NaN and infinity fail the comparison and are refused by it.
@@ -74,20 +72,13 @@ class OrderDesk:
             terms.until = self._bound(now, due, max_wait, terms)
         return Row(job, due, now, key, priority, terms)
 
-    def _at(self, now: float, delay: Delay | None, at: datetime | None, trigger: Any, terms: Terms) -> float:
+    def _at(self, delay: Delay | None, at: datetime | None, trigger: Any, terms: Terms) -> float:
         if sum(given is not None for given in (delay, at, trigger)) > 1:
             raise BadValue("give one of delay, at= and trigger=, not several: they are three ways to say when")
         if at is None:
             raise UsageError("trigger=: recurring jobs come with a later version; until then a job may add itself again from its run")
         terms.wall = wall_seconds(at, self._wall())
-        return terms.wall - self._offset(now)
-
-    def _offset(self, now: float) -> float:
-        """Wall minus elapsed clock. The same for every date until the clocks part, so that equal dates are equal due moments."""
-        offset = self._wall() - now
-        if abs(offset - self._anchor) > JITTER:
-            self._anchor = offset
-        return self._anchor
+        return terms.wall - self._anchor.offset()
 
     def _bound(self, now: float, due: float, max_wait: Delay, terms: Terms) -> float:
         longest = seconds(max_wait, "max_wait")
@@ -157,10 +148,10 @@ def query(
     state: State | str | Iterable[State | str] | None,
     kind: str | type[IJob] | None,
     tag: str | None,
-    key: str | None,
-    text: str | None,
-    after: ScheduledJob | int | None,
-    limit: int,
+    key: str | None = None,
+    text: str | None = None,
+    after: ScheduledJob | int | None = None,
+    limit: int = 100,
 ) -> Query:
     """The arguments of `find`, checked."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:

@@ -63,7 +63,10 @@ class WheelSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where jobs are kept, and how many ended ones: the newest `keep`, each for at most `keep_days` days."""
+    """Where jobs are kept, and how many ended ones: the newest `keep`, each for at most `keep_days` days.
+
+    `path`, `url` and `durability` are for stores outside of memory, which come in a later version.
+    """
 
     kind: Word = "memory"
     path: Text = "jobwheel.db"

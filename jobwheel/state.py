@@ -1,4 +1,4 @@
-"""The states of a job and the legal moves between them, as one table. Stores move rows only along it."""
+"""The states of a job and the legal moves between them, as one table. The contract suite holds every store to it."""
 
 from enum import StrEnum
 

@@ -21,8 +21,8 @@ from jobwheel.job import IJob
 from jobwheel.kind import registered_kinds
 from jobwheel.lifecycle import Lifecycle, Parts, Session
 from jobwheel.log import logger
-from jobwheel.order import Delay, OrderDesk, check_ref, query, wall_seconds
-from jobwheel.row import Row, ScheduledJob, snapshot
+from jobwheel.order import Delay, Intake, check_ref, query, wall_seconds
+from jobwheel.row import WAITS, Row, ScheduledJob, snapshot
 from jobwheel.runner import Scope
 from jobwheel.services import as_services
 from jobwheel.settings import Settings
@@ -34,7 +34,6 @@ from jobwheel.waits import Waits
 log = logger("jobwheel")
 
 E = TypeVar("E", bound=Event)
-WAITING = frozenset({State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE})
 POLL = 1.0
 """Seconds between two looks of `wait`, for the case that another process ends the job."""
 
@@ -52,7 +51,7 @@ class TimerManager:
         self._elapsed = parts.clock.elapsed
         self._wall = parts.clock.wall
         found = as_services(services)
-        self._orders = OrderDesk(parts.clock, found)
+        self._orders = Intake(parts.clock, found)
         self._hub = Hub(inline_events)
         self._waits = Waits()
         self._life = Lifecycle(parts, settings, found, self._hub, self._waits)
@@ -78,7 +77,7 @@ class TimerManager:
             job: an instance of an `IJob` subclass.
             delay: seconds (int, float) or timedelta from now. Without `delay`, `at` and `trigger`, and with 0: as soon as a worker is free.
             at: an aware datetime; one in the past runs now, and its lateness counts from `at`. It follows steps of the wall clock.
-            trigger: for recurring jobs.
+            trigger: refused for now: recurring jobs come with a later version.
             key: at most one scheduled or paused job has it; by it `cancel`, `touch` and the rest find the job.
             if_exists: what to do when a job has the key. "replace": that one is cancelled. "keep": that one stays and is returned.
                 "error": `JobExists`. One that runs already is not stopped; "replace" only denies it further attempts.
@@ -158,7 +157,7 @@ class TimerManager:
 
     def cancel_all(self, *, tag: str | None = None, kind: str | type[IJob] | None = None) -> int:
         """Cancels every waiting job with this tag and of this kind (None: any); how many it were. Running ones are left alone."""
-        return sum(self.cancel(id) for id in self._life.store.ids(query(WAITING, kind, tag, None, None, None, 1)))
+        return sum(self.cancel(id) for id in self._life.store.ids(query(WAITS, kind, tag)))
 
     def touch(self, ref: Ref, delay: Delay | None = None) -> bool:
         """Puts a waiting job off to now + its own delay (or `delay`), at most to its `max_wait`. False: it does not wait any more.

@@ -12,7 +12,7 @@ d (5.5), e (9.0):
     advance(1.7)      gives [a]; b and a never shared more than a slot, and each left at its own moment
     advance(4.0)      the hand enters turn 1; gives [c]
                       this turn:  0:-   1:d    2:-  3:-      next turn:  0:-  1:e  2:-  3:-      beyond:  nothing
-    cancel(d)         True; d's object is free at once, its place is only a dead reference
+    cancel(d)         True; a dead reference to it stays until its slot is opened or rebuilt
     e.due = 10.5      a lazy touch: nothing moves now
     advance(9.9)      slot 1 of turn 2 is opened, e is found to be due later and is put into slot 2;  gives []
     advance(12.0)     gives [e]: a pause over several slots is caught up in order
@@ -22,6 +22,8 @@ piece with each advance. Dead references (of cancelled and moved entries) are bo
 what waits: a slot that is more than half dead is rebuilt, and all are when there have been more cancels than there are entries.
 
 Not promised: thread-safety, and order between entries that were touched to the same moment.
+
+Longer than other rooms: one structure, whose three places (rings, beyond, opened) share their accounts.
 """
 
 from bisect import bisect_right

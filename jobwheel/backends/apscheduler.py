@@ -29,7 +29,7 @@ from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.date import DateTrigger
 
-from jobwheel.clock import Clock
+from jobwheel.clock import APART, Clock
 from jobwheel.row import Entry
 from jobwheel.settings import Settings
 from jobwheel.ticker import Guard, Ticker
@@ -38,8 +38,6 @@ from jobwheel.waiting import OnDue, RoomHealth, WaitingRoom
 PIECE = 100
 """Entries placed, and entries given out, in one go: a few milliseconds of work, so that neither keeps the other waiting."""
 MICROSECOND = 1e-6
-TREMBLE = 0.001
-"""Seconds that wall minus elapsed clock may change without being minded, so that equal due moments get equal dates."""
 STOP_LIMIT = 5.0
 """Seconds that `stop` waits for the present pass."""
 
@@ -139,7 +137,7 @@ class _Dates:
     def advance(self, now: float) -> list[Entry]:
         """What is due by our clock, in order, first in first out on equal moments; at most PIECE entries, the rest next time."""
         offset = self._read_offset()
-        if abs(offset - self._offset) > TREMBLE:
+        if abs(offset - self._offset) > APART:
             self._offset = offset
         fired = self._scheduler.fire()
         if not fired:

@@ -40,7 +40,7 @@ Current = tuple[Row, int, float]
 
 BLOCKED = 3.0
 """Seconds without an answer of the event loop from which health says so."""
-AGAIN = 1.0
+EACH = 1.0
 """Seconds until a thread that could not be started is tried again, and between two questions to the event loop."""
 
 
@@ -165,7 +165,7 @@ class ThreadEngine(Engine):
         limit = inf if timeout is None else self._elapsed() + timeout
         if row.kind.call.is_async:
             self._run_coroutine(worker, row, attempt)
-            self._watch.expect(min(limit + GRACE, self._elapsed() + AGAIN))
+            self._watch.expect(min(limit + GRACE, self._elapsed() + EACH))
             return
         worker.current = (row, attempt, limit)
         self._watch.expect(limit)
@@ -205,8 +205,8 @@ class ThreadEngine(Engine):
                 self._tell_late(row, attempt)
         if self._loop.running:
             self._loop.lag()  # asks the loop for a sign of life, about once a second
-            next_look = min(next_look, now + AGAIN)
-        return next_look if self._fill_up() else min(next_look, now + AGAIN)
+            next_look = min(next_look, now + EACH)
+        return next_look if self._fill_up() else min(next_look, now + EACH)
 
     def _overrun(self, worker: Worker, current: Current) -> None:
         row, attempt, _ = current

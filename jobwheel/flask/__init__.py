@@ -26,6 +26,11 @@ the parent of the reloader or in a `flask` command. A server that must run what 
 For the tests of an application give `init_app` the timer of `jobwheel.testing.manual_timer`.
 """
 
+try:
+    import flask as _flask  # noqa: F401 (only to say what to install, before a room that needs it says so worse)
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{error}; it comes with the extra: pip install 'jobwheel[flask]'", name=error.name) from error
+
 from jobwheel.flask.app_timer import AppTimer
 from jobwheel.flask.extension import JobWheel, current_timer
 from jobwheel.flask.options import Options

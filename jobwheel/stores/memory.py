@@ -8,6 +8,8 @@ Not promised: a picture of several rows at one instant; `find` may miss a row th
 How a row changes hands: whoever takes its token decides. A claim leaves it taken and sets RUNNING, a cancel sets CANCELLED; a touch
 gives it back. The end of a run is decided by `running.pop(id)`, which gives the row to one settler. A key is taken by
 `setdefault`; where it leads is changed only by the thread that has deleted the `keyed` of the row it leads to.
+
+Longer than other rooms, since each move is a few lines that only make sense beside the others that it may race with.
 """
 
 import itertools

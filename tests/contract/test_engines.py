@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from jobwheel import IJob, JobContext, Retry, State, events
+from jobwheel import IJob, JobContext, Retry, RetryJob, State, events
 from jobwheel.clock import SystemClock
 from jobwheel.engine import Engine
 from jobwheel.engines.inline import InlineEngine
 from jobwheel.opening import find_member
-from jobwheel.order import OrderDesk
+from jobwheel.order import Intake
 from jobwheel.row import Row
 from jobwheel.runner import Runner
 from jobwheel.services import as_services
@@ -148,7 +148,7 @@ class Bench:
         self.settings = from_mapping({"workers": {"threads": 2, **workers}})
         self.desk = Recorder()
         self.store = MemoryStore(self.clock, self.settings)
-        self.orders = OrderDesk(self.clock, as_services(None))
+        self.orders = Intake(self.clock, as_services(None))
         make = InlineEngine if engine == "inline" else find_member("workers.engine", engine)
         self.engine: Engine = make(self.clock, self.settings, Runner(self.clock, as_services(None)), self.desk)
         if isinstance(self.engine, InlineEngine):
@@ -701,6 +701,52 @@ def test_shutdown_waits_for_coroutines_and_hands_back_those_that_wait(opened: An
     assert [timer.wait(job, LIMIT).result for job in waiting] == ["done"] * 4
 
 
+@dataclass
+class OneAsync(DoAsync, kind="test_engines.one_async", max_running=1):
+    pass
+
+
+def test_a_coroutine_that_max_running_holds_back_keeps_no_place_from_another_one(opened: Any, wait_until: Any) -> None:
+    """All three come to the claim together: there are two places in the loop, and the second coroutine may not run yet."""
+    timer = opened(workers={"threads": 2, "coroutines": 2})
+    go = threading.Event()
+
+    async def what(_: JobContext) -> str:
+        await until(go)
+        return "done"
+
+    timer.pause_all()
+    first, second, other = timer.add_job(OneAsync(what)), timer.add_job(OneAsync(what)), timer.add_job(DoAsync("other"))
+    wait_until(lambda: timer.stats().overdue == 3, what="all three to be due")
+    timer.resume_all()
+    try:
+        assert timer.wait(other, 5).result == "other"
+    finally:
+        go.set()
+    assert [timer.wait(job, LIMIT).result for job in (first, second)] == ["done"] * 2
+
+
+def test_coroutines_hold_their_bound_over_retries(opened: Any, wait_until: Any) -> None:
+    timer = opened(workers={"threads": 3, "coroutines": 4})
+    inside, most = 0, 0
+
+    async def what(ctx: JobContext) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        try:
+            await asyncio.sleep(0.001)
+            if ctx.attempt < 3:
+                raise RetryJob(0)
+        finally:
+            inside -= 1
+
+    for _ in range(100):
+        timer.add_job(DoAsync(what))
+    wait_until(lambda: timer.stats().succeeded == 100, what="100 coroutines of three attempts each")
+    assert most <= 4
+
+
 def test_wait_inside_a_coroutine_raises_and_does_not_block_the_loop(opened: Any) -> None:
     timer = opened(workers={"threads": 1})
 
@@ -782,7 +828,7 @@ def test_a_process_waits_for_running_jobs_no_longer_than_its_exit_timeout() -> N
         timer.add_job(Long())
         while not timer.stats().busy: time.sleep(0.01)
     """)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "jobwheel: the process ends while jobs still run: 1\n")
     assert seconds < 10
 
 
@@ -816,7 +862,7 @@ def test_an_interrupt_ends_the_process_within_its_exit_timeout() -> None:
         """,
         interrupt_after="running",
     )
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "jobwheel: the process ends while jobs still run: 1\n")
     assert seconds < 10
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from jobwheel import BadValue, IJob, JobExists, State, TooManyPending
 from jobwheel.opening import find_member
-from jobwheel.order import OrderDesk
+from jobwheel.order import Intake
 from jobwheel.row import Row
 from jobwheel.services import as_services
 from jobwheel.settings import from_mapping
@@ -56,7 +56,7 @@ class Shelf:
         self.settings = from_mapping({"store": section, **settings})
         self.store: Store = find_member("store.kind", kind)(self.clock, self.settings)
         self.store.open()
-        self.desk = OrderDesk(self.clock, as_services(None))
+        self.desk = Intake(self.clock, as_services(None))
 
     def row(self, text: str = "", delay: float | None = None, job: IJob | None = None, **given: Any) -> Row:
         return self.desk.row(job or Note(text), delay, **given)

@@ -94,7 +94,7 @@ def test_asking_for_version_or_help_exits_0(arguments: list[str], capsys: Captur
 
 def test_the_package_can_be_run_as_a_module(write: Write) -> None:
     root = str(Path(__file__).parents[2])
-    done = subprocess.run(  # noqa: S603  the interpreter that runs this test
+    done = subprocess.run(
         [sys.executable, "-m", "jobwheel", "check", write("jobwheel: {backend: whel}")],
         capture_output=True,
         check=False,

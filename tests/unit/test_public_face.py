@@ -1,7 +1,6 @@
 """The names that users may rely on, and what importing them costs."""
 
 import inspect
-import logging
 import subprocess
 import sys
 from types import ModuleType
@@ -114,9 +113,25 @@ def test_making_a_timer_starts_no_thread() -> None:
     assert run("import jobwheel, threading; t = jobwheel.open_timer({}); print(threading.active_count(), t.started)") == "1 False"
 
 
-def test_the_package_logger_is_silent_until_configured() -> None:
-    """R84."""
-    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("jobwheel").handlers)
+def test_a_failed_job_is_seen_where_nobody_has_configured_logging() -> None:
+    """A NullHandler on the package's logger would switch Python's last resort off, and with it the one ERROR of a failed job."""
+    program = """
+import sys
+from jobwheel import IJob, open_timer
+class Failing(IJob):
+    def run(self):
+        raise ValueError("seen")
+class Good(IJob):
+    def run(self):
+        pass
+with open_timer({"store": {"kind": "memory"}}) as timer:
+    timer.wait(timer.add_job(Good()), 10)
+    timer.wait(timer.add_job(Failing()), 10)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ""
+    assert done.stderr.startswith("job 2 (Failing) failed in attempt 1: ValueError: seen\nTraceback")
+    assert done.stderr.count("Traceback") == 1
 
 
 def test_the_version_is_that_of_the_package() -> None:

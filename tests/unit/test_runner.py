@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobwheel import CancelJob, IJob, JobContext, Retry, RetryJob
-from jobwheel.order import OrderDesk
+from jobwheel.order import Intake
 from jobwheel.row import Row
 from jobwheel.runner import ERROR_LENGTH, TRACE_LENGTH, Runner
 from jobwheel.services import as_services
@@ -69,7 +69,7 @@ class Bench:
         self.runner = Runner(self.clock, self.services)
 
     def claimed(self, job: IJob) -> Row:
-        row, _ = self.store.add(OrderDesk(self.clock, self.services).row(job), "replace")
+        row, _ = self.store.add(Intake(self.clock, self.services).row(job), "replace")
         (claimed,) = self.store.claim([row]).rows
         return claimed
 
