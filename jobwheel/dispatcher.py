@@ -11,7 +11,7 @@ the lock, and so sees what the other brought. The two ends of that race are: it 
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from jobwheel.clock import Clock
 from jobwheel.engine import Engine
@@ -33,7 +33,7 @@ from jobwheel.log import logger
 from jobwheel.row import Entry, Row, snapshot
 from jobwheel.runner import too_late
 from jobwheel.state import State
-from jobwheel.store import Store
+from jobwheel.store import Claim, Store
 from jobwheel.verdict import Verdict
 from jobwheel.waits import Waits
 
@@ -147,24 +147,20 @@ class Dispatcher:
         """Claims up to `room` rows and hands them over. False: the store fails."""
         ends = self._ends
         entries = engine.sift(self.backlog.pop_many(room), self._hold)
-        try:
-            rows, later, held = self._store.claim(entries)
-        except Exception as error:
-            self.backlog.push(entries)
-            self._store_failed(error)
+        claim = self._claim(entries)
+        if claim is None:
             return False
-        if self.store_error is not None:
-            self._store_works()
+        rows, later, held = claim
         for entry in later:
             self._arm(entry)
         for kind, entry in held:
             self._hold(kind, entry)
-        if self._held and (ends != self._ends or len(rows) < len(entries)):
-            # A run ended between the claim and the lines above, and found nothing to release yet; or something does not run after all
-            # (cancelled, put off, held), and another one may in its place. But what was held just now would only be held again.
-            full = {kind for kind, _ in held} if ends == self._ends else set()
-            for kind in self._held.keys() - full:
-                self._release_one(kind)
+        if self._held:
+            for _ in range(self._ends - ends):
+                # A run ended between the claim and the lines above, and found nothing to release yet.
+                self._release_each(self._held)
+            if len(rows) < len(entries):
+                self._release_unused(entries, {id(row) for row in rows}, {id(entry) for _, entry in held})
         if self._hub.listeners:
             now = self._clock.elapsed()
             for row in rows:
@@ -172,6 +168,33 @@ class Dispatcher:
                     self._emit(JobStarted, row)
         engine.submit(rows)
         return True
+
+    def _release_unused(self, entries: list[Entry], claimed: set[int], held: set[int]) -> None:
+        """Something does not run after all, so another one may in its place.
+
+        It has left its place in the engine; and unless it was held because its kind is full, also its kind's. More must not be released:
+        what is full holds it again, and two that are full would release each other for ever.
+        """
+        for entry in entries:
+            if id(entry) not in claimed:
+                self._release_each(name for name in self._held if name.startswith("\0"))
+                if id(entry) not in held and isinstance(entry, Row):
+                    self._release_one(entry.kind.name)
+
+    def _release_each(self, names: Iterable[str]) -> None:
+        for name in tuple(names):
+            self._release_one(name)
+
+    def _claim(self, entries: list[Entry]) -> Claim | None:
+        try:
+            claim = self._store.claim(entries)
+        except Exception as error:
+            self.backlog.push(entries)
+            self._store_failed(error)
+            return None
+        if self.store_error is not None:
+            self._store_works()
+        return claim
 
     def _hold(self, what: str, entry: Entry) -> None:
         """Puts an entry aside until `release(what)`: as many of its kind run as may."""

@@ -57,20 +57,23 @@ class Intake:
             terms = Terms()
             terms.tags = _checked_tags(tags)
         now = self._elapsed()
+        own: float | None
         if at is not None or trigger is not None:
             terms = terms or Terms()
-            due = self._at(delay, at, trigger, terms)
+            terms.created = now
+            own, due = None, self._at(delay, at, trigger, terms)
         elif delay is None:
-            due = now
+            own, due = 0.0, now
         # The two commonest forms skip the call; NaN and infinity fail the comparison and are refused by it.
-        elif type(delay) in (float, int) and 0 <= delay <= LONGEST:  # type: ignore[operator]
-            due = now + delay  # type: ignore[operator]
+        elif (type(delay) is float or type(delay) is int) and 0 <= delay <= LONGEST:
+            own, due = delay, now + delay
         else:
-            due = now + seconds(delay)
+            own = seconds(delay)
+            due = now + own
         if max_wait is not None:
             terms = terms or Terms()
             terms.until = self._bound(now, due, max_wait, terms)
-        return Row(job, due, now, key, priority, terms)
+        return Row(job, due, own, key, priority, terms)
 
     def _at(self, delay: Delay | None, at: datetime | None, trigger: Any, terms: Terms) -> float:
         if sum(given is not None for given in (delay, at, trigger)) > 1:

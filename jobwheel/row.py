@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from jobwheel.errors import StoreError
 from jobwheel.state import State
 
 if TYPE_CHECKING:
     from jobwheel.job import IJob, JobContext
 
 SCHEDULED = State.SCHEDULED
+HELD = 5.0
 WAITS = frozenset({State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE})
 
 
@@ -33,11 +35,11 @@ class Entry(Protocol):
 class Terms:
     """What only some rows have: the wall-clock due moment, tags, a touch delay and its bound, a trigger."""
 
-    __slots__ = ("date", "delay", "nominal", "tags", "touched", "trigger", "until", "wall")
+    __slots__ = ("created", "date", "nominal", "tags", "touched", "trigger", "until", "wall")
 
     def __init__(self) -> None:
-        self.delay: float | None = None
-        """Seconds that `touch` re-arms by; None: `due - created`."""
+        self.created: float | None = None
+        """Elapsed moment of the add, of a row whose `due` is not that moment plus its delay any more, or never was."""
         self.nominal: float | None = None
         """The first due moment (elapsed), when a retry or a touch has moved `due` away from it."""
         self.tags: tuple[str, ...] = ()
@@ -66,20 +68,21 @@ class Row:
     """
 
     __slots__ = (
-        "attempt", "created", "due", "ended", "id", "job", "key", "keyed", "kind", "place", "priority", "run", "started", "state",
+        "attempt", "delay", "due", "ended", "id", "job", "key", "keyed", "kind", "place", "priority", "run", "started", "state",
         "terms", "token",
     )  # fmt: skip
     token: bool
     keyed: bool
 
-    def __init__(self, job: IJob, due: float, created: float, key: str | None, priority: int, terms: Terms | None) -> None:
+    def __init__(self, job: IJob, due: float, delay: float | None, key: str | None, priority: int, terms: Terms | None) -> None:
         self.id = 0
         """Given by the store in `add`; grows with each add."""
         self.kind = job.jobwheel_kind
         self.job: IJob | None = job
         """None once the row has ended and can not be retried."""
         self.due = due
-        self.created = created
+        self.delay = delay
+        """Its own delay, by which `touch` re-arms it; None: added with a date, and `terms.created` says when."""
         self.key = key
         self.priority = priority
         self.terms = terms
@@ -95,14 +98,36 @@ class Row:
         self.place: object = None
         # No token and no keyed yet: the store gives them when the row is there for good.
 
+    @property
+    def created(self) -> float:
+        """Elapsed moment of the add. Not kept for most rows: it follows from what is, and a float each is worth saving."""
+        terms = self.terms
+        if terms is not None and terms.created is not None:
+            return terms.created
+        return self.due - (self.delay or 0.0)
+
+    def keep_created(self, terms: Terms) -> None:
+        """To be called, by the row's holder, before `due` moves away from the add plus the delay."""
+        if terms.created is None:
+            terms.created = self.due - (self.delay or 0.0)
+
     def take(self) -> bool:
-        """Makes the caller the row's holder. False: the row does not wait (running or ended), so there is nothing to hold."""
+        """Makes the caller the row's holder. False: the row does not wait (running or ended), so there is nothing to hold.
+
+        Raises:
+            StoreError: another call has held it for `HELD` seconds, where a few instructions are the rule: the caller is a signal
+                handler that changes the very job that the call it interrupted was changing.
+        """
+        patience: float | None = None
         while True:
             try:
                 del self.token
             except AttributeError:
                 if self.state not in WAITS:
                     return False
+                patience = patience or time.monotonic() + HELD
+                if time.monotonic() > patience:
+                    raise StoreError(f"job {self.id} is being changed by the call that this one interrupted; try again later") from None
                 time.sleep(0)  # another holder is a few instructions from its end; let it have the GIL
             else:
                 return True

@@ -8,6 +8,7 @@ Relies on: coroutine jobs not blocking the loop. One that does delays only other
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
@@ -31,10 +32,12 @@ GRACE = 1.0
 class LoopThread:
     """Runs coroutine rows for one engine."""
 
-    def __init__(self, clock: "Clock", runner: "Runner", desk: "Desk") -> None:
+    def __init__(self, clock: "Clock", runner: "Runner", desk: "Desk", ended: Callable[[Row, int], None]) -> None:
         self._elapsed = clock.elapsed
         self._runner = runner
         self._desk = desk
+        self._ended = ended
+        """Told each row and attempt whose coroutine has ended, however early it was settled."""
         self._lock = threading.Lock()  # what is taken over is either seen by `stop`, or refused
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -101,7 +104,7 @@ class LoopThread:
                 row.run.hung = False
             del self.running[row.id]
             self._news.set()
-        self._desk.release(COROUTINES)
+        self._ended(row, attempt)
 
     async def attempt(self, row: Row, attempt: int) -> Verdict:
         """One attempt within its kind's time limit."""

@@ -30,7 +30,7 @@ from jobwheel.row import Entry, Row
 from jobwheel.runner import Runner
 from jobwheel.settings import Settings
 from jobwheel.state import State
-from jobwheel.verdict import Failed, Verdict
+from jobwheel.verdict import Failed
 
 log = logger("jobwheel.engine")
 
@@ -108,8 +108,8 @@ class ThreadEngine(Engine):
         self._stopping = False
         self._crew = threading.RLock()  # guards starting a worker against the count of those to stop
         self._coroutines = workers.coroutines
-        self._coroutine_ids: set[int] = set()  # submitted and not ended; a set operation is atomic
-        self._loop = LoopThread(clock, runner, _LoopDesk(desk, self._coroutine_ids))
+        self._coroutine_runs: set[tuple[int, int]] = set()  # id and attempt, submitted and not ended; a set operation is atomic
+        self._loop = LoopThread(clock, runner, desk, self._coroutine_ended)
         self._watch = Watch(clock, self._look)
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ class ThreadEngine(Engine):
 
     def sift(self, entries: list[Entry], hold: Callable[[str, Entry], None]) -> list[Entry]:
         taken: list[Entry] = []
-        free = self._coroutines - len(self._coroutine_ids)
+        free = self._coroutines - len(self._coroutine_runs)
         for entry in entries:
             if isinstance(entry, Row) and not entry.kind.is_quick and entry.kind.call.is_async:
                 free -= 1
@@ -153,7 +153,7 @@ class ThreadEngine(Engine):
         return taken
 
     def submit(self, rows: list[Row]) -> None:
-        self._coroutine_ids.update(row.id for row in rows if row.kind.call.is_async)
+        self._coroutine_runs.update((row.id, row.attempt) for row in rows if row.kind.call.is_async)
         self.lanes.push(rows)
         put = self.permits.put
         for _ in rows:
@@ -182,8 +182,12 @@ class ThreadEngine(Engine):
         except RuntimeError:  # no thread to be had for the loop, or it is being stopped: this worker runs it
             worker.current = (row, attempt, inf)
             self.desk.done(row, attempt, asyncio.run(self._loop.attempt(row, attempt)))
-            self._coroutine_ids.discard(row.id)
             worker.current = None
+            self._coroutine_ended(row, attempt)
+
+    def _coroutine_ended(self, row: Row, attempt: int) -> None:
+        self._coroutine_runs.discard((row.id, attempt))
+        self.desk.release(COROUTINES)
 
     def _look(self) -> float:
         """On the watch's thread: sees to runs past their limit and to missing threads; gives the next moment to look at."""
@@ -301,16 +305,3 @@ class ThreadEngine(Engine):
         if (lag := self._loop.lag()) > BLOCKED:
             return f"a coroutine job has blocked the loop for {lag:.1f} s; the others wait for it"
         return None
-
-
-class _LoopDesk:
-    """The engine's desk as the loop sees it: the engine too is told when a coroutine has ended."""
-
-    def __init__(self, desk: Desk, ids: set[int]) -> None:
-        self._desk = desk
-        self._ids = ids
-        self.timed_out, self.pump, self.release = desk.timed_out, desk.pump, desk.release
-
-    def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
-        self._ids.discard(row.id)
-        self._desk.done(row, attempt, verdict)

@@ -238,8 +238,7 @@ class MemoryStore(Store):
     def _again(self, row: Row, due: float) -> State:
         if row.terms is None:
             row.terms = Terms()
-        if row.terms.delay is None and row.terms.wall is None:
-            row.terms.delay = row.due - row.created
+        row.keep_created(row.terms)
         if row.terms.nominal is None:
             row.terms.nominal, row.terms.date = row.due, row.terms.wall
         row.terms.wall = None  # the wait for the next attempt is elapsed time
@@ -324,17 +323,18 @@ class MemoryStore(Store):
                 return None
         terms = row.terms = row.terms or spare
         assert terms is not None
-        if delay is None and (row.state is PAUSED or terms.wall is not None or terms.date is not None or terms.trigger is not None):
+        wait = row.delay if delay is None else delay
+        if wait is None or (delay is None and (row.state is PAUSED or terms.wall is not None or terms.trigger is not None)):
             row.token = True
             raise BadValue(
                 f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
             )
+        before = row.due
+        if terms.created is None:  # `keep_created`, without the call
+            terms.created = before - (row.delay or 0.0)
         # Of two touches at once the one that read the clock first may come last: it must not take back what the other one promised.
-        now = terms.touched = max(now, terms.touched)
-        before, own = row.due, terms.delay
-        if own is None and terms.wall is None and terms.date is None:
-            own = terms.delay = before - row.created
-        due = now + (own if delay is None else delay)  # type: ignore[operator]
+        now = terms.touched = now if now > terms.touched else terms.touched  # noqa: FURB136 (max would be a call)
+        due = now + wait
         if terms.until is not None and due > terms.until:
             due = terms.until
         terms.wall = terms.date = terms.nominal = None
@@ -348,9 +348,9 @@ class MemoryStore(Store):
         if row is None or not row.take():
             return None
         terms = row.terms = row.terms or spare
-        if terms.delay is None and wall is None:
-            # Its own delay, by which `touch` re-arms; one that was added with at= gets this one.
-            terms.delay = row.due - row.created if terms.wall is None else due - now
+        row.keep_created(terms)
+        if row.delay is None and wall is None:
+            row.delay = due - now  # from now on it has a delay, and may be touched
         terms.wall = wall
         terms.date = terms.nominal = None
         row.due = due

@@ -726,6 +726,40 @@ def test_a_coroutine_that_max_running_holds_back_keeps_no_place_from_another_one
     assert [timer.wait(job, LIMIT).result for job in (first, second)] == ["done"] * 2
 
 
+@dataclass
+class OneA(Do, kind="test_engines.one_a", max_running=1):
+    pass
+
+
+@dataclass
+class OneB(Do, kind="test_engines.one_b", max_running=1):
+    pass
+
+
+def test_two_full_kinds_do_not_wake_each_other(opened: Any, gate: Gate, wait_until: Any) -> None:
+    """What is held because its kind is full waits in peace: no pump goes round and round, and other jobs start."""
+    timer = opened(workers={"threads": 4, "coroutines": 1})
+    for job in (OneA(gate), OneB(gate)):
+        timer.add_job(job)
+        assert gate.entered.acquire(timeout=LIMIT)
+    go = threading.Event()
+
+    async def what(_: JobContext) -> None:
+        await until(go)
+
+    timer.add_job(DoAsync(what))
+    wait_until(lambda: timer.stats().busy == 3, what="one of each")
+    held = []
+    for job in (OneA("a"), OneB("b"), DoAsync("c"), OneA("d"), OneB("e"), DoAsync("f")):
+        held.append(timer.add_job(job))
+        assert timer.wait(timer.add_job(Do("beside")), LIMIT).result == "beside"
+    assert [timer.get(job).state for job in held] == [State.SCHEDULED] * 6
+    assert timer.cancel(held[0])
+    gate.go.set()
+    go.set()
+    assert [timer.wait(job, LIMIT).result for job in held[1:]] == ["b", "c", "d", "e", "f"]
+
+
 def test_coroutines_hold_their_bound_over_retries(opened: Any, wait_until: Any) -> None:
     timer = opened(workers={"threads": 3, "coroutines": 4})
     inside, most = 0, 0

@@ -22,6 +22,7 @@ from jobwheel.services import as_services
 from jobwheel.settings import from_mapping
 from jobwheel.state import ENDED, MOVES, check_move
 from jobwheel.store import Query, Store
+from jobwheel.stores import memory as memory_store
 from jobwheel.testing import START, ManualClock
 from jobwheel.verdict import SUCCEEDED, Again, Cancelled, Failed, Interrupted, Missed, Succeeded, Verdict
 
@@ -1093,6 +1094,80 @@ def test_max_pending_is_exact_under_several_adders(shelves: Callable[..., Shelf]
 
     assert sum(together(add, add, add, add)) == 50
     assert shelf.counted() == {"scheduled": 50}
+
+
+# --- races of the memory store, one interleaving each ---
+
+
+@pytest.fixture
+def memory() -> Shelf:
+    return Shelf("memory")
+
+
+class Between:
+    """Does `meanwhile` once, in the middle of a call of the store: what another thread may do there."""
+
+    def __init__(self, call: Callable[..., Any], meanwhile: Callable[[], Any]) -> None:
+        self.call = call
+        self.meanwhile: Callable[[], Any] | None = meanwhile
+
+    def __call__(self, *given: Any) -> Any:
+        answer = self.call(*given)
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            meanwhile()
+        return answer
+
+
+def test_of_two_touches_the_one_that_read_the_clock_first_does_not_take_back_what_the_other_promised(memory: Shelf) -> None:
+    row = memory.add(delay=30, key="k")
+
+    def later_touch() -> None:
+        memory.clock.advance(10)
+        assert memory.store.touch("k", None) is not None
+
+    memory.store._elapsed = Between(memory.clock.elapsed, later_touch)  # type: ignore[attr-defined]
+    assert memory.store.touch("k", None) is not None
+    assert row.due == 40.0
+
+
+def test_a_cancel_that_sees_the_run_and_not_its_end_cancels_the_next_attempt(memory: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = memory.running(key="k")
+    settled: list[State | None] = []
+    between = Between(memory_store.context_of, lambda: settled.append(memory.store.settle(row, 1, Again(0))))
+    monkeypatch.setattr(memory_store, "context_of", between)
+    cancelled = memory.store.cancel("k")
+    assert settled == [State.SCHEDULED]
+    assert cancelled is row
+    assert memory.claim(row) == []
+    assert memory.counted() == {"cancelled": 1}
+
+
+def test_a_replacement_that_sees_the_run_and_not_its_end_replaces_the_next_attempt(memory: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = memory.running(key="k"), memory.row(key="k")
+    between = Between(memory_store.context_of, lambda: memory.store.settle(old, 1, Again(0)))
+    monkeypatch.setattr(memory_store, "context_of", between)
+    assert memory.store.add(new, "replace")[0] is new
+    assert memory.state(old.id) in (State.CANCELLED, State.FAILED)
+    assert memory.claim(old, new) == [new]
+    assert memory.store.get("k") == memory.store.get(new.id)
+
+
+def test_a_replacement_that_sees_the_run_and_not_its_good_end_takes_the_free_key(memory: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = memory.running(key="k"), memory.row(key="k")
+    between = Between(memory_store.context_of, lambda: memory.store.settle(old, 1, SUCCEEDED))
+    monkeypatch.setattr(memory_store, "context_of", between)
+    assert memory.store.add(new, "replace") == (new, None)
+    assert memory.counted() == {"scheduled": 1, "succeeded": 1}
+    assert memory.store.cancel("k") is new
+
+
+def test_a_cancel_that_sees_the_run_and_not_its_hand_back_cancels_it(memory: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = memory.running(key="k")
+    between = Between(memory_store.context_of, lambda: memory.store.hand_back([row]))
+    monkeypatch.setattr(memory_store, "context_of", between)
+    assert memory.store.cancel("k") is row
+    assert memory.claim(row) == []
 
 
 # --- the table of states ---

@@ -34,6 +34,7 @@ from jobwheel import (
     open_timer,
 )
 from jobwheel.testing import ManualClock
+from jobwheel.verdict import SUCCEEDED
 
 ANY: Any = None
 
@@ -904,6 +905,30 @@ def test_at_most_max_running_of_a_kind_run_and_a_cancelled_one_frees_the_way(man
     assert timer.wait(jobs[2], 5).state is State.SUCCEEDED
 
 
+def test_a_run_that_ends_between_the_claim_and_the_holding_back_frees_the_way(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end finds nothing that is held yet; the claim must look again."""
+    timer, clock = pair
+    store, dispatcher = timer._life.store, timer.session.dispatcher
+    timer.pause_all()
+    first = timer.add_job(Single("first"))
+    clock.advance(0)
+    (row,) = store.claim(dispatcher.backlog.drain()).rows
+    second = timer.add_job(Single("second"))
+    claim = store.claim
+
+    def ends_meanwhile(entries: Any) -> Any:
+        answer = claim(entries)
+        if answer.held and got(timer, first).state is State.RUNNING:
+            dispatcher.done(row, 1, SUCCEEDED)
+        return answer
+
+    monkeypatch.setattr(store, "claim", ends_meanwhile)
+    timer.resume_all()
+    clock.advance(0)
+    assert got(timer, first).state is State.SUCCEEDED
+    assert got(timer, second).result == "second"
+
+
 def test_max_running_holds_over_a_restart(opened: Any, wait_until: Any) -> None:
     timer = opened(workers={"threads": 4})
     gate = threading.Event()
@@ -925,6 +950,42 @@ def test_max_running_holds_over_a_restart(opened: Any, wait_until: Any) -> None:
     assert started == [1]
     gate.set()
     assert timer.wait(second, 5).state is State.SUCCEEDED
+
+
+def test_a_resume_in_the_middle_of_a_pause_loses_nothing(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is paused, resumed and armed by another thread, and only then disarmed by the first one."""
+    timer, clock = pair
+    job = timer.add_job(Do("x"), 5)
+    room = timer.session.room
+    disarm = room.disarm
+
+    def late(row: Any) -> None:
+        assert timer.resume(job)
+        disarm(row)
+
+    monkeypatch.setattr(room, "disarm", late)
+    assert timer.pause(job)
+    monkeypatch.undo()
+    clock.advance(5)
+    assert got(timer, job).result == "x"
+
+
+def test_many_jobs_of_which_another_thread_cancels_one_in_between_are_all_armed(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    timer, clock = pair
+    store = timer._life.store
+    add_many = store.add_many
+
+    def busy(orders: Any) -> Any:
+        answers = add_many(orders)
+        assert timer.cancel("k1")
+        assert timer.add_job(Do("new"), 5, key="k2").key == "k2"
+        return answers
+
+    monkeypatch.setattr(store, "add_many", busy)
+    jobs = timer.add_jobs([{"job": Do(number), "delay": 5, "key": f"k{number}"} for number in range(5)])
+    clock.advance(5)
+    assert [got(timer, job).state.value for job in jobs] == ["succeeded", "cancelled", "cancelled", "succeeded", "succeeded"]
+    assert got(timer, "k2").result == "new"
 
 
 # --- errors in jobs ---

@@ -16,7 +16,7 @@ import pytest
 from jobwheel import wheel as wheel_module
 from jobwheel.delay import LONGEST
 from jobwheel.errors import BadValue
-from jobwheel.wheel import FEW, Wheel
+from jobwheel.wheel import FEW, PIECE, SWEEP, Wheel
 
 TURN = 3600
 
@@ -171,15 +171,31 @@ def test_equal_moments_leave_first_in_first_out_wherever_they_waited(due: float)
     assert given == notes
 
 
-def test_equal_moments_stay_in_order_when_some_came_before_their_turn_moved_in() -> None:
-    wheel: Wheel[Note] = Wheel(slots=4)
-    notes = [Note(9.5) for _ in range(20)]
-    for note in notes[:10]:
+def test_equal_moments_stay_in_order_when_some_come_while_their_turn_moves_in() -> None:
+    wheel: Wheel[Note] = Wheel(slots=100)
+    notes = [Note(250.5) for _ in range(4 * PIECE)]
+    for note in notes[: 3 * PIECE]:
         wheel.insert(note)
-    wheel.advance(5.0)
-    for note in notes[10:]:
+    wheel.advance(101.0)
+    assert 0 < sum(how_many for _, how_many in wheel.loads()) < 3 * PIECE, "half way"
+    for note in notes[3 * PIECE :]:
         wheel.insert(note)
-    assert wheel.advance(9.5) == notes
+    assert wheel.advance(250.5) == notes
+
+
+def test_cancelling_most_of_a_turn_while_it_moves_in_loses_none_of_the_others() -> None:
+    wheel: Wheel[Note] = Wheel(slots=100)
+    notes = [Note(200.0 + number / 100) for number in range(20 * PIECE)]
+    for note in notes:
+        wheel.insert(note)
+    wheel.advance(101.0)
+    stays = notes[::7]
+    kept = set(stays)
+    for note in notes:
+        if note not in kept:
+            wheel.cancel(note)
+    assert wheel.pending == len(stays)
+    assert wheel.advance(300.0) == stays
 
 
 def test_a_past_moment_comes_with_the_next_advance() -> None:
@@ -382,6 +398,20 @@ def test_a_cancelled_entry_is_not_referred_to_by_the_wheel_for_long() -> None:
         wheel.cancel(note)
         assert wheel.dead <= wheel.pending + FEW + 1
     assert wheel.dead <= FEW + 1
+
+
+def test_a_few_cancelled_in_each_of_many_slots_are_swept_out_as_well() -> None:
+    """Too few for any slot to be rebuilt, and together more than what waits: bounded all the same."""
+    wheel: Wheel[Note] = Wheel()
+    notes = [Note(number % TURN + 0.5) for number in range(30 * TURN)]
+    for note in notes:
+        wheel.insert(note)
+    for number, note in enumerate(notes):
+        wheel.cancel(note)
+        if number % 5000 == 0:
+            assert wheel.dead <= SWEEP + wheel.pending + 1
+    assert wheel.pending == 0
+    assert wheel.dead <= SWEEP + 1
 
 
 def test_an_entry_that_moves_to_and_fro_leaves_few_references_behind() -> None:
