@@ -53,6 +53,8 @@ class Alarm:
 
 BATCH = 64
 """Rows claimed in one step at most."""
+SOON = 0.005
+"""Seconds until a due row that another call holds is claimed again."""
 TIDY = 1000
 """Due entries from which on the backlog is looked through for dead ones, each time it has doubled."""
 LATE = 1.0
@@ -94,9 +96,12 @@ class Dispatcher:
         self.paused = False
         """While true nothing is claimed."""
         self._tidy_at = TIDY
+        self._tidy_held_at = TIDY
         self._ends = 0  # changes whenever a run of a kind with `max_running` ends
         self._warned = -WARN_EVERY
-        self._alarm: Alarm | None = None
+        self._alarms = 0  # on their way through the room
+        self._alarm_lock = threading.RLock()  # guards the counts _alarms and _ends, for a few instructions
+        self._soon: deque[Entry] = deque()  # due, and to be claimed again when the next alarm comes
         self._unsettled: deque[tuple[Row, int, Verdict]] = deque()  # verdicts that the store could not take yet
         self._wait = FIRST_WAIT
         self.store_error: str | None = None
@@ -109,15 +114,28 @@ class Dispatcher:
 
     def due(self, entries: list[Entry]) -> None:
         """Takes entries that are due, in order."""
-        if self._alarm is not None and self._alarm in entries:
-            entries = [entry for entry in entries if entry is not self._alarm]
-            self._alarm = None
-            for _ in range(len(self._unsettled)):
-                self.done(*self._unsettled.popleft())
+        if self._alarms:
+            alarms = sum(type(entry) is Alarm for entry in entries)
+            if alarms:
+                entries = [entry for entry in entries if type(entry) is not Alarm]
+                self._alarms_came(alarms)
         self.backlog.push(entries)
         if len(self.backlog) > self._tidy_at:
             self._tidy()
         self.pump()
+
+    def poke(self, seconds: float = 0.0) -> None:
+        """Lets the room's thread pump after so many seconds: for those on whose own thread nothing may be claimed."""
+        with self._alarm_lock:
+            self._alarms += 1
+        self._arm(Alarm(self._clock.elapsed() + seconds))
+
+    def _alarms_came(self, count: int) -> None:
+        with self._alarm_lock:
+            self._alarms -= count
+        self.backlog.push([self._soon.popleft() for _ in range(len(self._soon))])
+        for _ in range(len(self._unsettled)):
+            self.done(*self._unsettled.popleft())
 
     def _tidy(self) -> None:
         """Lets go of what does not wait any more and of what is here twice: what stays behind is bounded by what waits."""
@@ -152,7 +170,7 @@ class Dispatcher:
             return False
         rows, later, held = claim
         for entry in later:
-            self._arm(entry)
+            self._arm_later(entry)
         for kind, entry in held:
             self._hold(kind, entry)
         if self._held:
@@ -168,6 +186,13 @@ class Dispatcher:
                     self._emit(JobStarted, row)
         engine.submit(rows)
         return True
+
+    def _arm_later(self, entry: Entry) -> None:
+        if entry.due > self._clock.elapsed():
+            self._arm(entry)
+        else:  # held by another call at this moment; not at once again, lest a call that never ends keeps a core busy
+            self._soon.append(entry)
+            self.poke(SOON)
 
     def _release_unused(self, entries: list[Entry], claimed: set[int], held: set[int]) -> None:
         """Something does not run after all, so another one may in its place.
@@ -189,7 +214,8 @@ class Dispatcher:
         try:
             claim = self._store.claim(entries)
         except Exception as error:
-            self.backlog.push(entries)
+            for entry in reversed(entries):
+                self.backlog.push_front(entry)
             self._store_failed(error)
             return None
         if self.store_error is not None:
@@ -198,17 +224,21 @@ class Dispatcher:
 
     def _hold(self, what: str, entry: Entry) -> None:
         """Puts an entry aside until `release(what)`: as many of its kind run as may."""
-        self._held.setdefault(what, deque()).append(entry)
+        waiting = self._held.setdefault(what, deque())
+        waiting.append(entry)
+        if len(waiting) > self._tidy_held_at:
+            alive = {id(entry): entry for entry in tuple(waiting) if self._store.waits(entry)}
+            self._held[what] = deque(alive.values())
+            self._tidy_held_at = max(TIDY, 2 * len(alive))
 
     def _store_failed(self, error: Exception) -> None:
         """Remembers to try again, ever less often; told once until it works."""
         if self.store_error is None:
             log.error("the store fails, jobs wait until it works again: %s", error, exc_info=error)
         self.store_error = f"{type(error).__name__}: {error}"
-        if self._alarm is None:
-            self._alarm = Alarm(self._clock.elapsed() + self._wait)
-            self._wait = min(2 * self._wait, LONGEST_WAIT)
-            self._arm(self._alarm)
+        if not self._alarms:  # two threads may pass here at once: then it is tried twice
+            wait, self._wait = self._wait, min(2 * self._wait, LONGEST_WAIT)
+            self.poke(wait)
 
     def _store_works(self) -> None:
         if self.store_error is not None:
@@ -246,7 +276,8 @@ class Dispatcher:
 
     def release(self, kind: str) -> None:
         """A run of this kind, of which only so many may run, is over: the next one of it may be claimed. See `Desk`."""
-        self._ends += 1
+        with self._alarm_lock:
+            self._ends += 1
         self._release_one(kind)
         self.pump()
 

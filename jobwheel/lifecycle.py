@@ -88,10 +88,11 @@ class Lifecycle:
         self._waits = waits
         self._life = threading.RLock()  # a signal handler may call shutdown in the middle of a start
         self._exit_asked = False
+        self._stops = 0  # shutdowns so far
         self._pid = os.getpid()
         self.store: Store = parts.store(parts.clock, settings)
         self.session: Session | None = None
-        self._ending: tuple[Engine, ...] = ()  # of sessions that were ended while something ran
+        self._ending: tuple[Session, ...] = ()  # shut down, and something runs there
         self.paused = False
         self.scope: Scope | None = None
         self.forked = False
@@ -106,6 +107,7 @@ class Lifecycle:
             self.forked = False
             if self.session is not None:
                 return False
+            stops = self._stops
             self.store.open()
             session = self._make_session()
             session.engine.start()
@@ -114,6 +116,10 @@ class Lifecycle:
             except BaseException:
                 session.engine.stop(0.0)
                 raise
+            if self.session is not None or self._stops != stops:  # a signal handler started or stopped it in the middle of this start
+                session.room.stop()
+                session.engine.stop(0.0)
+                return False
             self.session = session
             self._stop_at_exit()
         for entry in self.store.window(inf):
@@ -146,29 +152,35 @@ class Lifecycle:
         """Ends the session; the ids of the jobs that still run after `timeout` seconds, sorted. From inside a job nothing is waited for."""
         with self._life:
             session, self.session = self.session, None
+            self._stops += 1
             self.forked = False
             if session is not None:
-                self._ending = (*self._ending, session.engine)
-        if session is not None:
-            session.room.stop()
-            session.dispatcher.stop()
-            for row in self.store.hand_back(session.engine.withdraw()):
-                self.arm(row)  # into the room of a session that another thread has started meanwhile
-        self._hub.stop()
+                self._ending = (*self._ending, session)
         return self._await_ending(timeout)
 
     def _await_ending(self, timeout: float) -> list[int]:
-        """Waits for the engines of ended sessions; the ids of what still runs there."""
+        """Ends the sessions that are to end; the ids of what still runs there. May be cut short and done again."""
         deadline = time.monotonic() + timeout
-        running: dict[Engine, list[Row]] = {}
-        for engine in self._ending:
-            running[engine] = engine.stop(0.0 if engine.inside_run() else max(0.0, deadline - time.monotonic()))
+        running: dict[int, list[Row]] = {}
+        for session in self._ending:
+            session.room.stop()
+            session.dispatcher.stop()
+            self._hand_back(session.engine.withdraw())
+            inside = session.engine.inside_run()
+            running[id(session)] = session.engine.stop(0.0 if inside else max(0.0, deadline - time.monotonic()))
+        self._hub.stop()
         with self._life:
-            self._ending = tuple(engine for engine in self._ending if running.get(engine, True))
-        ids = sorted(row.id for rows in running.values() for row in rows)
-        if not ids and self.session is None:
-            self.store.close()
-        return ids
+            self._ending = tuple(session for session in self._ending if running.get(id(session), True))
+            if not self._ending and self.session is None:
+                self.store.close()
+        return sorted(row.id for rows in running.values() for row in rows)
+
+    def _hand_back(self, withdrawn: list[Row]) -> None:
+        for row in self.store.hand_back(withdrawn):
+            self.arm(row)  # into the room of a session that another thread has started meanwhile
+        for row in withdrawn:
+            if not row.kind.is_free:
+                self._free(row.kind.name)
 
     def set_scope(self, scope: Scope | None) -> None:
         """What each run is entered into from now on."""
@@ -182,7 +194,8 @@ class Lifecycle:
         session = self.session
         if session is not None:
             session.dispatcher.paused = paused
-            session.dispatcher.pump()
+            if not paused:
+                session.dispatcher.poke()
 
     def _free(self, kind: str) -> None:
         session = self.session

@@ -66,7 +66,7 @@ class Runner:
                         result = self._call(job, call, context)
             return SUCCEEDED if result is None and row.run is None else self._judge_return(row, result)
         except BaseException as error:
-            return self._judge_raise(row, error)
+            return self.judge_raise(row, error)
 
     async def run_async(self, row: Row) -> Verdict:
         """The same for a coroutine job, on the running event loop."""
@@ -87,7 +87,7 @@ class Runner:
                     result = await self._call(job, row.kind.call, context)
             return self._judge_return(row, result)
         except BaseException as error:
-            return self._judge_raise(row, error)
+            return self.judge_raise(row, error)
 
     def _call(self, job: IJob, call: Call, context: JobContext) -> Any:
         given = {name: self._services.get(name) for name in call.services}
@@ -101,7 +101,7 @@ class Runner:
             close = getattr(result, "close", None)
             if close is not None:
                 close()
-            return self._judge_raise(row, TypeError("run returned a coroutine that nobody awaits: declare it async def"))
+            return self.judge_raise(row, TypeError("run returned a coroutine that nobody awaits: declare it async def"))
         context = row.run
         if context is not None and context.timed_out:
             return self.timed_out(row)
@@ -109,7 +109,8 @@ class Runner:
             return Cancelled("ended itself after cancel() asked for it")
         return SUCCEEDED if result is None else Succeeded(result)
 
-    def _judge_raise(self, row: Row, error: BaseException) -> Verdict:
+    def judge_raise(self, row: Row, error: BaseException) -> Verdict:
+        """The verdict on a run that ended by raising `error`; raises nothing itself."""
         try:
             context = row.run
             return self.timed_out(row) if context is not None and context.timed_out else self.judge(row, error)

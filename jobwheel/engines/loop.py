@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from jobwheel.job import context_of
+from jobwheel.log import logger
 from jobwheel.row import Row
 from jobwheel.verdict import Failed, Verdict
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from jobwheel.engine import Desk
     from jobwheel.runner import Runner
 
+
+log = logger("jobwheel.engine")
 
 COROUTINES = "\0coroutines"
 """Under this name the engine holds back more coroutine rows than may run; no kind has it."""
@@ -72,10 +75,15 @@ class LoopThread:
 
     def _live(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(self._main())
-        finally:
-            loop.close()
+        main: asyncio.Future[None] | None = None
+        while not self._closing or self.waiting or self.running:
+            if main is None or main.done():
+                main = asyncio.ensure_future(self._main(), loop=loop)
+            try:
+                loop.run_until_complete(main)
+            except BaseException:  # a job stopped the loop, or cancelled all that runs in it
+                log.exception("a coroutine job stopped the event loop that it runs in with others; it goes on")
+        loop.close()
 
     async def _main(self) -> None:
         """Takes what came, until it is stopped and nothing runs. Once `_closing` is set nothing comes any more."""
@@ -98,12 +106,14 @@ class LoopThread:
 
     async def _one(self, row: Row, attempt: int) -> None:
         try:
-            self._desk.done(row, attempt, await self.attempt(row, attempt))
-        finally:
-            if row.run is not None:
-                row.run.hung = False
-            del self.running[row.id]
-            self._news.set()
+            verdict = await self.attempt(row, attempt)
+        except BaseException as error:  # cancelled from outside of the job
+            verdict = self._runner.judge_raise(row, error)
+        self._desk.done(row, attempt, verdict)
+        del self.running[row.id]
+        if row.run is not None:
+            row.run.hung = False  # after `running`: see `ThreadEngine._tell_late`
+        self._news.set()
         self._ended(row, attempt)
 
     async def attempt(self, row: Row, attempt: int) -> Verdict:
@@ -121,6 +131,7 @@ class LoopThread:
             if not running.done() and isinstance(verdict, Failed):
                 context_of(row).hung = True
                 self._desk.done(row, attempt, verdict)
+                self._ended(row, attempt)  # it keeps no place from the others any more
         return await running
 
     def lag(self) -> float:

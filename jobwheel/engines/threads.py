@@ -173,7 +173,7 @@ class ThreadEngine(Engine):
         worker.current = None
         if worker.overran is not None:
             if row.run is not None:
-                row.run.hung = False
+                row.run.hung = False  # after `current`: see `_tell_late`
             self._watch.expect(limit)  # it was found hanging and has ended: the watch counts anew
 
     def _run_coroutine(self, worker: Worker, row: Row, attempt: int) -> None:
@@ -193,7 +193,7 @@ class ThreadEngine(Engine):
         """On the watch's thread: sees to runs past their limit and to missing threads; gives the next moment to look at."""
         now = self._elapsed()
         next_look = inf
-        for worker in tuple(self._workers):
+        for worker in (*self._workers, *tuple(self._hung)):
             current = worker.current
             if current is None or current is worker.overran:
                 continue
@@ -206,7 +206,7 @@ class ThreadEngine(Engine):
             if limit + GRACE > now:
                 next_look = min(next_look, limit + GRACE)
             elif row.run is None or row.run.early is None:  # the loop itself should have seen it: it is blocked
-                self._tell_late(row, attempt)
+                self._tell_late(row, attempt, lambda row=row: row.id in self._loop.running)  # type: ignore[misc]
         if self._loop.running:
             self._loop.lag()  # asks the loop for a sign of life, about once a second
             next_look = min(next_look, now + EACH)
@@ -217,13 +217,16 @@ class ThreadEngine(Engine):
         # The run may end at this very moment. Then its worker settles first and `done` below is refused, or ours is the one that counts.
         if row.attempt == attempt and row.state is State.RUNNING:
             self._hung.add(worker)
-            self._tell_late(row, attempt)
+            self._tell_late(row, attempt, lambda: worker.current is current)
 
-    def _tell_late(self, row: Row, attempt: int) -> None:
+    def _tell_late(self, row: Row, attempt: int, runs: Callable[[], bool]) -> None:
         self.desk.timed_out(row)
         verdict = self.runner.timed_out(row)
         if isinstance(verdict, Failed):
-            context_of(row).hung = True
+            context = context_of(row)
+            context.hung = True
+            if not runs():  # it has ended meanwhile, and perhaps cleared the mark before it was set
+                context.hung = False
             self.desk.done(row, attempt, verdict)
         # Else another attempt is due, which must not run beside this one: it is settled when this one ends.
 
@@ -235,7 +238,11 @@ class ThreadEngine(Engine):
         for worker in tuple(self._hung):
             if worker.current is not worker.overran:
                 self._hung.discard(worker)  # it ended after all
-            elif not worker.replaced and sum(hung.replaced for hung in self._hung) < self._size:
+                if worker.replaced:
+                    self._workers.append(worker)  # at the very moment of its replacement; it goes after one more row, watched till then
+            elif worker.replaced:
+                continue
+            elif sum(hung.replaced for hung in self._hung) < self._size:
                 if not self._start_worker():
                     return False
                 worker.replaced = True
@@ -282,7 +289,7 @@ class ThreadEngine(Engine):
 
     def health(self) -> EngineHealth:
         workers = tuple(self._workers)
-        late = sum(limit + GRACE <= self._elapsed() for _, _, limit in tuple(self._loop.running.values()))
+        late = self._late_coroutines()
         return EngineHealth(
             threads=len(workers),
             busy=sum(worker.current is not None for worker in workers) + len(self._loop.running),
@@ -290,6 +297,10 @@ class ThreadEngine(Engine):
             hung=len(self._hung) + late,
             problem=self._problem(sum(worker.is_alive() for worker in workers)),
         )
+
+    def _late_coroutines(self) -> int:
+        now = self._elapsed()
+        return sum(limit + GRACE <= now for _, _, limit in tuple(self._loop.running.values()))
 
     def _problem(self, alive: int) -> str | None:
         if self._stopping:
@@ -302,6 +313,8 @@ class ThreadEngine(Engine):
             return "the watch thread has ended: runs past their timeout are not noticed"
         if sum(worker.replaced for worker in tuple(self._hung)) >= self._size:
             return f"{len(self._hung)} runs hang past their timeout, and no more threads are put in their places"
+        if late := self._late_coroutines():
+            return f"{late} coroutine jobs are past their timeout and do not heed the cancel"
         if (lag := self._loop.lag()) > BLOCKED:
             return f"a coroutine job has blocked the loop for {lag:.1f} s; the others wait for it"
         return None

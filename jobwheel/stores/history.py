@@ -29,7 +29,8 @@ class History:
         self._seconds = seconds
         self._batch = max(BATCH, min(4 * keep, 8 * BATCH))
         self._inbox: deque[Row] = deque()
-        self._lock = threading.Lock()  # guards all below; never held while calling out
+        self._lock = threading.RLock()  # guards all below; never held while calling out; reentrant for the sake of signal handlers
+        self._filing = False
         self._by_id: dict[int, Row] = {}  # in order of ending
         self._by_key: dict[str, Row] = {}
         self._totals: Counter[State] = Counter()
@@ -84,6 +85,15 @@ class History:
 
     def _file(self, now: float) -> list[Row]:
         """Files what came and drops what is too much or too old; gives the dropped ones, to be let go of after the lock."""
+        if self._filing:  # a signal handler asks in the middle of it; what is filed already must do
+            return []
+        self._filing = True
+        try:
+            return self._file_all(now)
+        finally:
+            self._filing = False
+
+    def _file_all(self, now: float) -> list[Row]:
         came = self._drain()
         self._totals.update(map(_state, came))
         # Of a burst only the newest are kept: the others are counted and never filed.

@@ -63,15 +63,19 @@ class MemoryStore(Store):
         return self._add(row, if_exists)
 
     def _add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
-        row.id = next(self._ids)
-        self._rows[row.id] = row
-        key = row.key
-        if key is not None:
-            row.keyed = True
-            if self._keys.setdefault(key, row) is not row:
-                return self._add_contended(row, key, if_exists)
-        row.token = True
-        return row, None
+        try:
+            row.id = next(self._ids)
+            self._rows[row.id] = row
+            key = row.key
+            if key is not None:
+                row.keyed = True
+                if self._keys.setdefault(key, row) is not row:
+                    return self._add_contended(row, key, if_exists)
+            row.token = True
+            return row, None
+        except BaseException:  # a Ctrl-C in the middle of it: nothing may be half-done
+            self._discard(row)
+            raise
 
     def _add_contended(self, row: Row, key: str, if_exists: IfExists) -> tuple[Row, Row | None]:
         """The key leads to another row, or did a moment ago."""
@@ -96,12 +100,23 @@ class MemoryStore(Store):
 
     def _replace_waiting(self, row: Row, key: str, holder: Row) -> tuple[Row, Row | None]:
         """The caller holds `holder`, so nobody but another adder can take the key from it, and that one would hold it too."""
-        del holder.keyed
-        self._keys[key] = row
-        self._paused.pop(holder.id, None)
-        self._end(holder, CANCELLED, self._elapsed())
+        try:
+            del holder.keyed
+            self._keys[key] = row
+        finally:
+            self._cancel_held(holder)
         row.token = True
         return row, holder
+
+    def _cancel_held(self, row: Row) -> None:
+        """Ends a row that the caller holds, whatever comes in between."""
+        try:
+            if self._paused:
+                self._paused.pop(row.id, None)
+            self._end(row, CANCELLED, self._elapsed())
+        except BaseException:  # a Ctrl-C in the middle of it: a row that is neither here nor there would block its key for ever
+            self._finish_end(row)
+            raise
 
     def _supersede(self, row: Row, key: str, holder: Row) -> bool:
         """Takes the key from a running row, which gets no further attempt; False: it has ended or waits again, look anew."""
@@ -163,7 +178,6 @@ class MemoryStore(Store):
         row.job = None
         self._rows.pop(row.id, None)
         if row.key is not None and self._keys.get(row.key) is row:
-            del row.keyed
             del self._keys[row.key]
 
     def claim(self, entries: Sequence[Entry]) -> Claim:
@@ -285,6 +299,17 @@ class MemoryStore(Store):
                 del self._keys[row.key]
         self._rows.pop(row.id, None)
 
+    def _finish_end(self, row: Row) -> None:
+        """What `_end` of a cancelled row may have left undone; its count may then be one too high."""
+        row.state = CANCELLED
+        self._paused.pop(row.id, None)
+        if row.id in self._rows:
+            self._history.put(row)
+        row.job = None
+        if row.key is not None and self._keys.get(row.key) is row:
+            del self._keys[row.key]
+        self._rows.pop(row.id, None)
+
     def _live(self, ref: Ref) -> Row | None:
         if type(ref) is str:
             return self._keys.get(ref)
@@ -294,9 +319,7 @@ class MemoryStore(Store):
         row = self._live(ref)
         while row is not None:
             if row.take():
-                if self._paused:
-                    self._paused.pop(row.id, None)
-                self._end(row, CANCELLED, self._elapsed())
+                self._cancel_held(row)
                 return row
             if row.state in WAITS:
                 continue  # its attempt ended a moment ago, and it waits for the next
@@ -347,14 +370,16 @@ class MemoryStore(Store):
         now, spare = self._elapsed(), Terms()
         if row is None or not row.take():
             return None
-        terms = row.terms = row.terms or spare
-        row.keep_created(terms)
-        if row.delay is None and wall is None:
-            row.delay = due - now  # from now on it has a delay, and may be touched
-        terms.wall = wall
-        terms.date = terms.nominal = None
-        row.due = due
-        row.token = True
+        try:
+            terms = row.terms = row.terms or spare
+            row.keep_created(terms)
+            if row.delay is None and wall is None:
+                row.delay = due - now  # from now on it has a delay, and may be touched
+            terms.wall = wall
+            terms.date = terms.nominal = None
+            row.due = due
+        finally:
+            row.token = True
         return row
 
     def pause(self, ref: Ref) -> Row | None:
@@ -367,14 +392,16 @@ class MemoryStore(Store):
         row = self._live(ref)
         if row is None or not row.take():
             return None
-        flipped = row.state is now
-        if flipped:
-            row.state = to
-            if to is PAUSED:
-                self._paused[row.id] = row
-            else:
-                self._paused.pop(row.id, None)
-        row.token = True
+        try:
+            flipped = row.state is now
+            if flipped:
+                row.state = to
+                if to is PAUSED:
+                    self._paused[row.id] = row
+                else:
+                    self._paused.pop(row.id, None)
+        finally:
+            row.token = True
         return row if flipped else None
 
     def retry(self, ref: Ref) -> Row | None:
@@ -399,6 +426,8 @@ class MemoryStore(Store):
             self._history.put(row)
             self._rows.pop(row.id, None)
             return None
+        row.terms = row.terms or Terms()
+        row.keep_created(row.terms)
         row.due = self._elapsed()
         row.state = SCHEDULED
         row.token = True
