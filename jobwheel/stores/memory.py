@@ -81,19 +81,20 @@ class MemoryStore(Store):
         """The key leads to another row, or did a moment ago."""
         while (holder := self._keys.setdefault(key, row)) is not row:
             waits = holder.take()  # and so it is there for good: a row of a batch that is not decided yet is waited for
-            if if_exists == "replace":
-                if waits:
-                    return self._replace_waiting(row, key, holder)
-                if self._supersede(row, key, holder):
-                    break
-            else:
-                if waits:
-                    holder.give_back()
-                if waits or holder.state is RUNNING:
+            try:
+                if if_exists == "replace":
+                    if waits:
+                        return self._replace_waiting(row, key, holder)
+                    if self._supersede(row, key, holder):
+                        break
+                elif waits or holder.state is RUNNING:
                     self._discard(row)
                     if if_exists == "error":
                         raise JobExists(key, holder.id)
                     return holder, None
+            finally:
+                if waits:
+                    _let_go(holder)
             time.sleep(0)  # its end frees the key in a few instructions
         row.token = True
         return row, None
@@ -319,7 +320,10 @@ class MemoryStore(Store):
         row = self._live(ref)
         while row is not None:
             if row.take():
-                self._cancel_held(row)
+                try:
+                    self._cancel_held(row)
+                finally:
+                    _let_go(row)
                 return row
             if row.state in WAITS:
                 continue  # its attempt ended a moment ago, and it waits for the next
@@ -497,6 +501,12 @@ def _matches(row: Row, query: Query) -> bool:
         return True
     error = row.run.error if row.run is not None else None
     return query.text.lower() in f"{row.job or ''} {row.key or ''} {error or ''}".lower()
+
+
+def _let_go(row: Row) -> None:
+    """Ends the caller's hold of a row that, after all or after a Ctrl-C, has not ended."""
+    if row.state in WAITS:
+        row.token = True
 
 
 def _early_by_wall(row: Row, now: float, wall: float) -> bool:
