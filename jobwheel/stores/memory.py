@@ -93,8 +93,9 @@ class MemoryStore(Store):
                         raise JobExists(key, holder.id)
                     return holder, None
             finally:
-                if waits:
-                    _let_go(holder)
+                # Not by a function: a Ctrl-C is delivered where one is entered, and the hold would outlive it.
+                if waits and holder.state in WAITS:
+                    holder.token = True
             time.sleep(0)  # its end frees the key in a few instructions
         row.token = True
         return row, None
@@ -323,7 +324,8 @@ class MemoryStore(Store):
                 try:
                     self._cancel_held(row)
                 finally:
-                    _let_go(row)
+                    if row.state in WAITS:  # a Ctrl-C came first, so it waits on; no function, see `_add_contended`
+                        row.token = True
                 return row
             if row.state in WAITS:
                 continue  # its attempt ended a moment ago, and it waits for the next
@@ -501,12 +503,6 @@ def _matches(row: Row, query: Query) -> bool:
         return True
     error = row.run.error if row.run is not None else None
     return query.text.lower() in f"{row.job or ''} {row.key or ''} {error or ''}".lower()
-
-
-def _let_go(row: Row) -> None:
-    """Ends the caller's hold of a row that, after all or after a Ctrl-C, has not ended."""
-    if row.state in WAITS:
-        row.token = True
 
 
 def _early_by_wall(row: Row, now: float, wall: float) -> bool:
