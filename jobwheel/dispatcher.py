@@ -7,6 +7,8 @@ Not promised: an order between entries of one priority that different threads br
 
 One thread pumps at a time. Another that comes meanwhile goes away at once: the pumping one looks again after it has let go of
 the lock, and so sees what the other brought. The two ends of that race are: it looks and finds it; or the other got the lock.
+
+Somewhat long: the way in (due, claim, submit) and the way out (settle, arm, tell) meet here, and what fails on one is mended on the other.
 """
 
 import threading
@@ -27,6 +29,7 @@ from jobwheel.events import (
     JobSucceeded,
     JobTimedOut,
 )
+from jobwheel.held import Held
 from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
 from jobwheel.log import logger
@@ -90,13 +93,12 @@ class Dispatcher:
         self._engine: Engine | None = None
         self._arm: Callable[[Entry], None] = lambda entry: None
         self.backlog: Lanes[Entry] = Lanes(clock.elapsed, ageing)
-        self._held: dict[str, deque[Entry]] = {}  # by kind: due, but as many of it run as may
+        self._held = Held(store.waits)
         self._pumping = threading.Lock()  # held while claiming and handing over, by `acquire(blocking=False)` only, but for `stop`
         self._stopped = False
         self.paused = False
         """While true nothing is claimed."""
         self._tidy_at = TIDY
-        self._tidy_held_at = TIDY
         self._ends = 0  # changes whenever a run of a kind with `max_running` ends
         self._warned = -WARN_EVERY
         self._alarms = 0  # on their way through the room
@@ -164,7 +166,7 @@ class Dispatcher:
     def _pump_once(self, engine: Engine, room: int) -> bool:
         """Claims up to `room` rows and hands them over. False: the store fails."""
         ends = self._ends
-        entries = engine.sift(self.backlog.pop_many(room), self._hold)
+        entries = engine.sift(self.backlog.pop_many(room), self._held.put)
         claim = self._claim(entries)
         if claim is None:
             return False
@@ -172,11 +174,11 @@ class Dispatcher:
         for entry in later:
             self._arm_later(entry)
         for kind, entry in held:
-            self._hold(kind, entry)
+            self._held.put(kind, entry)
         if self._held:
             for _ in range(self._ends - ends):
                 # A run ended between the claim and the lines above, and found nothing to release yet.
-                self._release_each(self._held)
+                self._release_each(self._held.names())
             if len(rows) < len(entries):
                 self._release_unused(entries, {id(row) for row in rows}, {id(entry) for _, entry in held})
         if self._hub.listeners:
@@ -202,12 +204,12 @@ class Dispatcher:
         """
         for entry in entries:
             if id(entry) not in claimed:
-                self._release_each(name for name in self._held if name.startswith("\0"))
+                self._release_each(name for name in self._held.names() if name.startswith("\0"))
                 if id(entry) not in held and isinstance(entry, Row):
                     self._release_one(entry.kind.name)
 
     def _release_each(self, names: Iterable[str]) -> None:
-        for name in tuple(names):
+        for name in names:
             self._release_one(name)
 
     def _claim(self, entries: list[Entry]) -> Claim | None:
@@ -221,15 +223,6 @@ class Dispatcher:
         if self.store_error is not None:
             self._store_works()
         return claim
-
-    def _hold(self, what: str, entry: Entry) -> None:
-        """Puts an entry aside until `release(what)`: as many of its kind run as may."""
-        waiting = self._held.setdefault(what, deque())
-        waiting.append(entry)
-        if len(waiting) > self._tidy_held_at:
-            alive = {id(entry): entry for entry in tuple(waiting) if self._store.waits(entry)}
-            self._held[what] = deque(alive.values())
-            self._tidy_held_at = max(TIDY, 2 * len(alive))
 
     def _store_failed(self, error: Exception) -> None:
         """Remembers to try again, ever less often; told once until it works."""
@@ -281,13 +274,10 @@ class Dispatcher:
         self._release_one(kind)
         self.pump()
 
-    def _release_one(self, kind: str) -> None:
-        waiting = self._held.get(kind)
-        if waiting:
-            try:
-                self.backlog.push_front(waiting.popleft())
-            except IndexError:  # another thread released it
-                return
+    def _release_one(self, name: str) -> None:
+        entry = self._held.take(name)
+        if entry is not None:
+            self.backlog.push_front(entry)
 
     def _emit(self, event_type: type[Event], row: Row) -> None:
         if self._hub.wants(event_type):

@@ -7,7 +7,7 @@ Relies on: `runner.run` raising nothing, `done` raising nothing.
 Not promised: that a hung thread ends (Python cannot end it); it is a daemon and dies with the process.
 
 One permit is put for each row, and a worker takes a permit before it pops: so an idle worker sleeps in the C code of
-`SimpleQueue`, and no wake-up is lost.
+`SimpleQueue`, and no wake-up is lost. Somewhat long, since the care for hung and missing threads needs the whole crew in sight.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from math import inf
 from queue import SimpleQueue
-from typing import Literal
 
 from jobwheel.clock import Clock
 from jobwheel.engine import Desk, Engine, EngineHealth
 from jobwheel.engines.loop import COROUTINES, GRACE, LoopThread
 from jobwheel.engines.watch import Watch
+from jobwheel.engines.worker import Current, Permit, Worker
 from jobwheel.errors import UsageError
 from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
@@ -34,58 +34,10 @@ from jobwheel.verdict import Failed
 
 log = logger("jobwheel.engine")
 
-Permit = Literal["row", "stop"]
-Current = tuple[Row, int, float]
-"""What a worker runs: the row, the number of the attempt, and the elapsed moment when its time is over (inf: never)."""
-
 BLOCKED = 3.0
 """Seconds without an answer of the event loop from which health says so."""
 EACH = 1.0
 """Seconds until a thread that could not be started is tried again, and between two questions to the event loop."""
-
-
-class Worker(threading.Thread):
-    """One thread of the pool."""
-
-    def __init__(self, engine: "ThreadEngine", number: int) -> None:
-        super().__init__(name=f"jobwheel-worker-{number}", daemon=True)
-        self.current: Current | None = None
-        """Written by this thread alone, read by the watch: one tuple, so that what it reads belongs together."""
-        self.overran: Current | None = None
-        """The run that the watch has found past its limit. Written by the watch alone."""
-        self.replaced = False
-        """Another thread has taken this one's place: it ends after its present run. Written by the watch alone."""
-        self.engine = engine
-
-    def run(self) -> None:
-        while True:
-            try:
-                self._live()
-                return
-            except BaseException:  # neither runner nor desk raises; if one does all the same, its row is the only one to suffer
-                self.current = None
-                log.exception("%s met an error outside of any job and goes on", self.name)
-
-    def _live(self) -> None:
-        engine = self.engine
-        lanes, permits, desk = engine.lanes, engine.permits, engine.desk
-        take, pop, run, done = permits.get, lanes.pop, engine.runner.run, desk.done
-        while take() == "row":
-            row = pop()
-            if row is not None:
-                attempt = row.attempt
-                if row.kind.is_quick:
-                    self.current = (row, attempt, inf)
-                    done(row, attempt, run(row))
-                    self.current = None
-                else:
-                    engine.run_watched(self, row, attempt)
-                # The next batch when the queue is half empty; at each chance, where something more urgent may wait behind it.
-                if permits.qsize() <= engine.low or lanes.several:
-                    desk.pump()
-            if self.replaced:
-                engine.gone(self)
-                return
 
 
 class ThreadEngine(Engine):

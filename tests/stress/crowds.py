@@ -104,7 +104,7 @@ def left(timer: TimerManager) -> dict[str, int]:
         **{name: len(getattr(store, name)) for name in ("_rows", "_keys", "_running", "_paused")},
         "limited": sum(map(len, store._limited.values())),
         "backlog": len(session.dispatcher.backlog),
-        "held": sum(map(len, session.dispatcher._held.values())),
+        "held": len(session.dispatcher._held),
         "queued": session.engine.health().queued,
         "busy": session.engine.health().busy,
     }

@@ -892,7 +892,7 @@ def test_at_most_max_running_of_a_kind_run_and_a_cancelled_one_frees_the_way(man
 
     jobs = [timer.add_job(job(number)) for number in range(4)]
     wait_until(lambda: started, what="the first")
-    timer.add_job(Do())
+    timer.wait(timer.add_job(Do()), 10)
     assert timer.cancel(jobs[1])
     timer.pause(jobs[2])
     gates[0].set()
