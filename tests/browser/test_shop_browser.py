@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -27,11 +29,15 @@ FLAGS = (
 
 
 def until(look: Callable[[], T], seconds: float, what: str) -> T:
-    """What `look` gives once it is truthy; fails the test with `what` when that takes longer than `seconds`."""
+    """What `look` gives once it is truthy; fails the test with `what` when that takes longer than `seconds`.
+
+    An element that is not there (yet, or any more: pages load, and parts of them are renewed) is not truthy.
+    """
     deadline = time.monotonic() + seconds
     while True:
-        if seen := look():
-            return seen
+        with suppress(StaleElementReferenceException, NoSuchElementException):
+            if seen := look():
+                return seen
         if time.monotonic() > deadline:
             pytest.fail(f"not seen within {seconds} s: {what}")
         time.sleep(0.05)
@@ -131,26 +137,30 @@ class Page:
     def order(self) -> str:
         """Takes the first train, any seat; gives back the order's number, on the page of orders."""
         self.browser.get(self.address)
-        self.find(".departure").click()
+        self.click(".departure")
         until(lambda: "/departures/" in self.browser.current_url, 5, "the plan of the coach")
-        self.find(".booking .primary").click()
+        self.click(".booking .primary")
         until(lambda: self.browser.current_url.endswith("/orders"), 5, "the page of orders")
-        return str(self.find(".ticket").get_attribute("data-order"))
+        return until(lambda: self.find(".ticket").get_attribute("data-order"), 5, "the order's card") or ""
 
     def find(self, selector: str) -> WebElement:
         return self.browser.find_element(By.CSS_SELECTOR, selector)
 
+    def click(self, selector: str) -> None:
+        """Clicks what is there at this moment."""
+        until(lambda: self.find(selector).click() is None, 5, f"{selector} to be clicked")
+
     def state(self, number: str) -> str:
         """The words that stand on the order's card."""
-        return self.find(f"#order-{number} .ticket-state").text
+        return until(lambda: self.find(f"#order-{number} .ticket-state").text, 5, "the order's state")
 
     def left(self, number: str) -> int:
         """The seconds that its countdown shows."""
-        minutes, _, seconds = self.find(f"#order-{number} .countdown").text.partition(":")
+        minutes, _, seconds = until(lambda: self.find(f"#order-{number} .countdown").text, 5, "the countdown").partition(":")
         return int(minutes) * 60 + int(seconds)
 
     def pay(self, number: str) -> None:
-        self.find(f"#order-{number} form[action$='/pay'] button").click()
+        self.click(f"#order-{number} form[action$='/pay'] button")
         until(lambda: "Paid" in self.state(number), 5, "the order is paid")
 
 
