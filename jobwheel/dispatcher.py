@@ -46,10 +46,11 @@ log = logger("jobwheel.dispatcher")
 class Alarm:
     """An entry of the dispatcher's own: by it the room wakes the dispatcher when a failing store is to be tried again."""
 
-    __slots__ = ("due", "place", "priority")
+    __slots__ = ("due", "place", "priority", "ring")
 
-    def __init__(self, due: float) -> None:
+    def __init__(self, due: float, ring: Callable[[], None]) -> None:
         self.due = due
+        self.ring = ring
         self.place: object = None
         self.priority = 0
 
@@ -116,11 +117,11 @@ class Dispatcher:
 
     def due(self, entries: list[Entry]) -> None:
         """Takes entries that are due, in order."""
-        if self._alarms:
-            alarms = sum(type(entry) is Alarm for entry in entries)
-            if alarms:
-                entries = [entry for entry in entries if type(entry) is not Alarm]
-                self._alarms_came(alarms)
+        alarms = [entry for entry in entries if type(entry) is Alarm]
+        if alarms:
+            entries = [entry for entry in entries if type(entry) is not Alarm]
+            for alarm in alarms:
+                alarm.ring()  # perhaps of the session before, which a restart has overtaken
         self.backlog.push(entries)
         if len(self.backlog) > self._tidy_at:
             self._tidy()
@@ -130,12 +131,17 @@ class Dispatcher:
         """Lets the room's thread pump after so many seconds: for those on whose own thread nothing may be claimed."""
         with self._alarm_lock:
             self._alarms += 1
-        self._arm(Alarm(self._clock.elapsed() + seconds))
+        self._arm(Alarm(self._clock.elapsed() + seconds, self._alarm_came))
 
-    def _alarms_came(self, count: int) -> None:
+    def _alarm_came(self) -> None:
         with self._alarm_lock:
-            self._alarms -= count
-        self.backlog.push([self._soon.popleft() for _ in range(len(self._soon))])
+            self._alarms -= 1
+        soon = [self._soon.popleft() for _ in range(len(self._soon))]
+        if self._stopped:
+            for entry in soon:
+                self._arm(entry)
+        else:
+            self.backlog.push(soon)
         for _ in range(len(self._unsettled)):
             self.done(*self._unsettled.popleft())
 

@@ -132,10 +132,6 @@ class Row:
             else:
                 return True
 
-    def give_back(self) -> None:
-        """Ends the caller's hold; the row waits on."""
-        self.token = True
-
     def __repr__(self) -> str:
         return f"<Row {self.id} {self.state} due={self.due:.3f}>"
 

@@ -1366,3 +1366,15 @@ def test_events_and_waits_leave_nothing_behind_in_a_timer(pair: Any) -> None:
     assert timer.stats().pending == timer.stats().running == 0
     health = timer.session.room.health()
     assert health.waiting == 0
+
+
+def test_an_alarm_of_the_session_before_does_no_harm_in_the_next(opened: Any) -> None:
+    """A restart may overtake it; it is its own dispatcher's, and never claimed as a job."""
+    timer = opened()
+    before = timer.session.dispatcher
+    timer.shutdown()
+    timer.start()
+    before.poke()
+    assert [timer.wait(timer.add_job(Do()), 10).state for _ in range(3)] == [State.SUCCEEDED] * 3
+    assert timer.session.dispatcher.store_error is None
+    assert before._alarms == 0
