@@ -1,7 +1,7 @@
 """The only door between a job and its stored form: msgspec JSON of the dataclass fields. No pickle, no names to import.
 
 Encodes: the dataclass fields of a job, in them str, int, float, bool, None, bytes, datetime, date, time, timedelta, UUID, Decimal, Enum,
-nested dataclasses, list, tuple, set, dict. `check_storable` tells at the caller's line what could not be read back.
+nested dataclasses, list, tuple, set, dict. `storable` tells at the caller's line what could not be read back.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def encode(job: IJob) -> bytes:
         raise
 
 
-def decode(kind: Kind, stored: bytes) -> IJob:
+def decode(kind: Kind, stored: bytes | str) -> IJob:
     """A job of this kind from its stored form. Unknown fields are ignored: a newer process may have written them.
 
     Raises:
@@ -50,15 +50,16 @@ def decode(kind: Kind, stored: bytes) -> IJob:
         raise UnreadableData(f"{kind.name}: the stored data does not fit {kind.job_class.__qualname__}: {error}") from error
 
 
-def check_storable(job: IJob) -> None:
-    """Makes sure that what is stored now can be read back as the same value.
+def storable(job: IJob) -> bytes:
+    """The stored form of a job's data, made sure that it is read back as the same value.
 
     Raises:
         BadType, BadValue: it cannot; the message names the field.
     """
     kind = job.jobwheel_kind
     try:
-        back = decode(kind, encode(job))
+        stored = encode(job)
+        back = decode(kind, stored)
     except UnreadableData as error:
         raise BadType(f"{kind.name} cannot be stored: {error}; make the value fit the field's type") from error
     for name in _fields(type(job)):
@@ -68,6 +69,7 @@ def check_storable(job: IJob) -> None:
                 f"{kind.name}.{path} would not be read back as it is ({_at(job, path)!r:.80}): "
                 f"annotate the field with its exact type, and use no subclasses and no NaN"
             )
+    return stored
 
 
 def _fields(cls: type) -> tuple[str, ...]:

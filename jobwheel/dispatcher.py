@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from jobwheel.clock import Clock
 from jobwheel.engine import Engine
+from jobwheel.errors import StoreError
 from jobwheel.events import (
     Event,
     Hub,
@@ -47,6 +48,7 @@ class Alarm:
     """An entry of the dispatcher's own: by it the room wakes the dispatcher when a failing store is to be tried again."""
 
     __slots__ = ("due", "place", "priority", "ring")
+    kind = None
 
     def __init__(self, due: float, ring: Callable[[], None]) -> None:
         self.due = due
@@ -65,6 +67,8 @@ LATE = 1.0
 """Seconds of lateness from which a full engine is worth a warning ..."""
 WARN_EVERY = 60.0
 """... at most this often."""
+LOW = 512
+"""Overdue entries under which more are asked for, if the store has more."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
 """Seconds between two tries of a store that fails: doubled from the first to the longest."""
 
@@ -94,6 +98,16 @@ class Dispatcher:
         self._engine: Engine | None = None
         self._arm: Callable[[Entry], None] = lambda entry: None
         self.backlog: Lanes[Entry] = Lanes(clock.elapsed, ageing)
+        self.overdue: Lanes[Entry] = Lanes(clock.elapsed, ageing)
+        """What a sweep found. At least every other row that is claimed comes from the backlog, so that a million overdue ones do not
+        delay what falls due now."""
+        self._more_overdue = False
+        self._turn = 0
+        self.on_low: Callable[[], None] = lambda: None
+        """Called when more overdue entries are wanted."""
+        self._settling = threading.Lock()  # held while a batch of verdicts is written, by `acquire(blocking=False)` only
+        self._verdicts: deque[tuple[Row, int, Verdict]] = deque()  # of a store on disk, until one thread writes them down together
+        self._failing: set[str] = set()  # which ways to the store fail; a set operation is atomic
         self._held = Held(store.waits)
         self._pumping = threading.Lock()  # held while claiming and handing over, by `acquire(blocking=False)` only, but for `stop`
         self._stopped = False
@@ -109,6 +123,11 @@ class Dispatcher:
         self._wait = FIRST_WAIT
         self.store_error: str | None = None
         """Why the store does not take claims or verdicts now."""
+
+    @property
+    def blocking(self) -> bool:
+        """See `Desk`."""
+        return self._store.durable
 
     def connect(self, engine: Engine, arm: Callable[[Entry], None]) -> None:
         """Where claimed rows go, and where rows go that wait again. Called once, before the first entry comes."""
@@ -142,8 +161,29 @@ class Dispatcher:
                 self._arm(entry)
         else:
             self.backlog.push(soon)
+        self.settle_left()
+
+    def settle_left(self) -> None:
+        """Tries again to write down the verdicts that the store could not take."""
         for _ in range(len(self._unsettled)):
-            self.done(*self._unsettled.popleft())
+            try:
+                self.done(*self._unsettled.popleft())
+            except IndexError:  # another thread is at it as well
+                return
+
+    def add_overdue(self, entries: list[Entry], more: bool) -> None:
+        """Takes what a sweep found, oldest first; `more`: the store has more of it."""
+        self.overdue.push(entries)
+        self._more_overdue = more
+        self.pump()
+
+    def ended(self, row: Row) -> None:
+        """Tells of a row that ended without a run here: its process died."""
+        if self._waits.ids:
+            self._waits.tell(row.id)
+        if self._hub.listeners:
+            self._emit(EVENT_OF[row.state], row)
+            self._hub.deliver()
 
     def _tidy(self) -> None:
         """Lets go of what does not wait any more and of what is here twice: what stays behind is bounded by what waits."""
@@ -153,8 +193,8 @@ class Dispatcher:
 
     def pump(self) -> None:
         """Claims and hands over as much as the engine takes."""
-        engine, backlog = self._engine, self.backlog
-        while backlog and engine is not None and not self.paused and not self._stopped:
+        engine, backlog, overdue = self._engine, self.backlog, self.overdue
+        while (backlog or overdue) and engine is not None and not self.paused and not self._stopped:
             if engine.room() <= 0:
                 self._warn_if_late()
                 return
@@ -172,7 +212,7 @@ class Dispatcher:
     def _pump_once(self, engine: Engine, room: int) -> bool:
         """Claims up to `room` rows and hands them over. False: the store fails."""
         ends = self._ends
-        entries = engine.sift(self.backlog.pop_many(room), self._held.put)
+        entries = engine.sift(self._next(room), self._held.put)
         claim = self._claim(entries)
         if claim is None:
             return False
@@ -195,6 +235,19 @@ class Dispatcher:
         engine.submit(rows)
         return True
 
+    def _next(self, room: int) -> list[Entry]:
+        overdue = self.overdue
+        if not overdue:
+            return self.backlog.pop_many(room)
+        self._turn ^= 1  # with room for one they take turns
+        entries = self.backlog.pop_many(room - (room + self._turn) // 2)
+        entries += overdue.pop_many(room - len(entries))
+        entries += self.backlog.pop_many(room - len(entries))
+        if self._more_overdue and len(overdue) < LOW:
+            self._more_overdue = False
+            self.on_low()
+        return entries
+
     def _arm_later(self, entry: Entry) -> None:
         if entry.due > self._clock.elapsed():
             self._arm(entry)
@@ -211,7 +264,7 @@ class Dispatcher:
         for entry in entries:
             if id(entry) not in claimed:
                 self._release_each(name for name in self._held.names() if name.startswith("\0"))
-                if id(entry) not in held and isinstance(entry, Row):
+                if id(entry) not in held and entry.kind is not None:
                     self._release_one(entry.kind.name)
 
     def _release_each(self, names: Iterable[str]) -> None:
@@ -227,39 +280,81 @@ class Dispatcher:
             self._store_failed(error)
             return None
         if self.store_error is not None:
-            self._store_works()
+            self.works("run")
         return claim
 
-    def _store_failed(self, error: Exception) -> None:
-        """Remembers to try again, ever less often; told once until it works."""
-        if self.store_error is None:
-            log.error("the store fails, jobs wait until it works again: %s", error, exc_info=error)
+    def trouble(self, way: str, error: Exception) -> None:
+        """This way to the store fails. Told once until all ways work."""
+        if not self._failing:
+            log.error(
+                "the store fails, jobs wait until it works again: %s", error, exc_info=None if isinstance(error, StoreError) else error
+            )
+        self._failing.add(way)
         self.store_error = f"{type(error).__name__}: {error}"
+
+    def works(self, way: str) -> None:
+        """This way to the store works."""
+        if way in self._failing:
+            self._failing.discard(way)
+            if way == "run":
+                self._wait = FIRST_WAIT
+            if not self._failing:
+                self.store_error = None
+                log.info("the store works again")
+                self._warned = self._clock.elapsed()  # what is late now is so because of the store, which was told
+
+    def _store_failed(self, error: Exception) -> None:
+        """Remembers to try again, ever less often."""
+        self.trouble("run", error)
         if not self._alarms:  # two threads may pass here at once: then it is tried twice
             wait, self._wait = self._wait, min(2 * self._wait, LONGEST_WAIT)
             self.poke(wait)
 
-    def _store_works(self) -> None:
-        if self.store_error is not None:
-            log.info("the store works again")
-            self.store_error = None
-            self._wait = FIRST_WAIT
-            self._warned = self._clock.elapsed()  # what is late now is so because of the store, which was told
-
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
+        if self._store.durable:
+            self._verdicts.append((row, attempt, verdict))
+            self._settle()
+            return
         try:
             state = self._store.settle(row, attempt, verdict)
         except Exception as error:
             self._unsettled.append((row, attempt, verdict))
             self._store_failed(error)
             return
+        self._settled(row, state)
+
+    def _settle(self) -> None:
+        """Writes verdicts down in batches: those that come while one is being written are the next, and their threads do not wait for it.
+
+        As with the pump: whoever writes looks again after letting go of the lock, and so sees what another one brought and left to him.
+        """
+        verdicts = self._verdicts
+        while verdicts and self._settling.acquire(blocking=False):
+            batch: list[tuple[Row, int, Verdict]] = []
+            try:
+                batch += (verdicts.popleft() for _ in range(min(len(verdicts), BATCH)))
+                states = self._store.settle_many(batch)
+            except Exception as error:
+                self._unsettled.extend(batch)
+                self._store_failed(error)
+                continue
+            finally:
+                self._settling.release()
+            if self.store_error is not None:
+                self.works("run")
+            for (row, _, _), state in zip(batch, states, strict=True):
+                self._settled(row, state)
+
+    def _settled(self, row: Row, state: State | None) -> None:
         if state is None:
             return
         if not row.kind.is_free:
             self._free(row.kind.name)
         if state is State.SCHEDULED:
-            self._arm(row)
+            entry = self._store.entry(row)
+            if entry is not None:
+                self._arm(entry)
         elif self._waits.ids:
             self._waits.tell(row.id)
         if self._hub.listeners:
@@ -293,13 +388,17 @@ class Dispatcher:
         now = self._clock.elapsed()
         if now - self._warned < WARN_EVERY:
             return
-        oldest = self.backlog.oldest()
+        oldest = self.oldest()
         if oldest is not None and now - oldest > LATE:
             self._warned = now
             log.warning(
                 "%d due jobs wait for a free worker, the oldest for %.1f s; none is lost; set more workers.threads",
-                len(self.backlog), now - oldest,
+                len(self.backlog) + len(self.overdue), now - oldest,
             )  # fmt: skip
+
+    def oldest(self) -> float | None:
+        """Due moment of the oldest entry at the heads of the lanes; None: nothing waits for a worker."""
+        return min((due for due in (self.backlog.oldest(), self.overdue.oldest()) if due is not None), default=None)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Nothing is claimed any more once it returns."""

@@ -16,6 +16,11 @@ from jobwheel.verdict import Verdict
 class Desk(Protocol):
     """Whom an engine reports to: the dispatcher. Its methods come from any thread of the engine, return soon and never raise."""
 
+    @property
+    def blocking(self) -> bool:
+        """`done` may wait for a disk: not to be called where others wait for the caller, such as on an event loop."""
+        ...
+
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """The row's run number `attempt` came to `verdict`."""
         ...

@@ -112,6 +112,18 @@ def find_kind(name: str) -> Kind | None:
     return _registry.get(name)
 
 
+def unknown_kind(name: str) -> Kind:
+    """Stands for a kind that no code in this process registered, where a job of it is only told of."""
+    return Kind(name, (), _Unknown, Options(), _NOTHING)  # type: ignore[arg-type]
+
+
+class _Unknown:
+    """The class of jobs of unknown kinds: there are none."""
+
+
+_NOTHING = Call(wants_context=False, services=(), optional=(), is_async=False)
+
+
 def registered_kinds() -> list[Kind]:
     """Every kind of this process once, in order of definition."""
     return list(dict.fromkeys(_registry.values()))

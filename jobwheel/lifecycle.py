@@ -22,14 +22,16 @@ from math import inf
 from jobwheel.clock import Clock
 from jobwheel.dispatcher import Dispatcher
 from jobwheel.engine import Desk, Engine
+from jobwheel.errors import StoreError
 from jobwheel.events import Hub
+from jobwheel.keeper import HORIZON, Keeper, KeeperThread
 from jobwheel.log import logger
 from jobwheel.row import Entry, Row
 from jobwheel.runner import Runner, Scope
 from jobwheel.services import Services
 from jobwheel.settings import Settings
 from jobwheel.stats import Health
-from jobwheel.store import Store
+from jobwheel.store import Counts, Store
 from jobwheel.waiting import WaitingRoom
 from jobwheel.waits import Waits
 
@@ -37,6 +39,7 @@ log = logger("jobwheel")
 
 LAG = 3.0
 """Seconds behind from which the waiting room's thread counts as ill."""
+HOW_TO_START = "call start(), or give it to jobwheel.flask.JobWheel"
 LATENESS = 10.0
 """Seconds a due job may wait for a worker before health says so."""
 
@@ -59,22 +62,45 @@ class Session:
     dispatcher: Dispatcher
     engine: Engine
     runner: Runner
+    keeper: Keeper
+    thread: KeeperThread | None
+    """Where the store is shared and the engine runs by itself."""
+    shared: bool
 
-    def health(self, paused: bool, waiting: int, now: float, dropped: int) -> Health:
-        """How these parts are at the elapsed moment `now`, with so many scheduled jobs."""
+    def stop_waking(self) -> None:
+        """Nothing more comes out of the room or the store once it returns."""
+        if self.thread is not None:
+            self.thread.stop()
+        self.room.stop()
+        self.dispatcher.stop()
+
+    def health(self, paused: bool, counts: Counts, now: float, dropped: int) -> Health:
+        """How these parts are at the elapsed moment `now`, with so many jobs."""
         room, engine = self.room.health(), self.engine.health()
-        oldest = self.dispatcher.backlog.oldest() if waiting else None  # else it is of a job that was cancelled meanwhile
+        oldest = self.dispatcher.oldest() if counts.scheduled else None  # else it is of a job that was cancelled meanwhile
         lateness = 0.0 if oldest is None else max(0.0, now - oldest)
         problems = [problem for problem in (room.problem, engine.problem) if problem is not None]
         if room.lag > LAG:
             problems.append(f"the waiting room's thread is {room.lag:.1f} s behind: it is starved or hangs")
         if lateness > LATENESS and not paused:
             problems.append(f"a due job has waited {lateness:.1f} s for a free worker: more workers.threads, or shorter jobs")
+        if self.thread is not None and not self.thread.alive:
+            problems.append("the keeper thread has ended: what other processes leave behind is not seen to")
         if self.dispatcher.store_error is not None:
             problems.append(f"the store fails: {self.dispatcher.store_error}")
+        if counts.unresolvable:
+            problems.append(unresolvable(counts))
         if dropped:
             problems.append(f"{dropped} events were dropped: a listener is too slow")
-        return Health(tuple(problems), True, paused, room.lag, lateness, room.errors, dropped)
+        return Health(tuple(problems), True, paused, room.lag, lateness, room.errors, dropped, counts.unresolvable)
+
+
+def unresolvable(counts: Counts) -> str:
+    """The problem of jobs that no code here can run."""
+    return (
+        f"{counts.unresolvable} jobs cannot be run here: their kinds are unknown, or their data does not fit; they wait for a process "
+        f"that can: find(state='unresolvable') shows them; deploy or import their classes, or give a renamed class its aliases=(...)"
+    )
 
 
 class Lifecycle:
@@ -109,6 +135,7 @@ class Lifecycle:
                 return False
             stops = self._stops
             self.store.open()
+            self.store.new_room()
             session = self._make_session()
             session.engine.start()
             try:
@@ -122,8 +149,13 @@ class Lifecycle:
                 return False
             self.session = session
             self._stop_at_exit()
-        for entry in self.store.window(inf):
-            session.room.arm(entry)
+        if self.store.shared:
+            session.keeper.look()
+            if session.thread is not None:
+                session.thread.start()
+        else:
+            for entry in self.store.window(inf):
+                session.room.arm(entry)
         return True
 
     def _make_session(self) -> Session:
@@ -133,20 +165,34 @@ class Lifecycle:
         dispatcher = Dispatcher(parts.clock, self.store, self._hub, settings.workers.ageing, self._waits, self._free)
         dispatcher.paused = self.paused
         engine = parts.engine(parts.clock, settings, runner, dispatcher)
-        dispatcher.connect(engine, self.arm)
-        return Session(parts.room(parts.clock, settings), dispatcher, engine, runner)
+        dispatcher.connect(engine, self._arm_entry)
+        by_itself = type(engine).by_itself
+        keeper = Keeper(self.store, parts.clock, dispatcher, self._arm_entry, HORIZON if by_itself else inf)
+        thread = KeeperThread(keeper) if self.store.shared and by_itself else None
+        if thread is not None:
+            dispatcher.on_low = thread.wake
+        return Session(parts.room(parts.clock, settings), dispatcher, engine, runner, keeper, thread, self.store.shared)
 
-    def arm(self, entry: Entry) -> None:
-        """Into the room of the present session; without one the next start finds the row in the store's window."""
+    def arm(self, row: Row) -> None:
+        """Into the room of the present session, if it is due soon; without one the next start finds the row in the store's window."""
+        session = self.session
+        if session is not None:
+            entry = self.store.entry(row)
+            if entry is not None:
+                session.room.arm(entry)
+
+    def _arm_entry(self, entry: Entry) -> None:
         session = self.session
         if session is not None:
             session.room.arm(entry)
 
-    def disarm(self, entry: Entry) -> None:
-        """Lets the room of the present session forget the entry."""
+    def disarm(self, row: Row) -> None:
+        """Lets the room of the present session forget the row."""
         session = self.session
         if session is not None:
-            session.room.disarm(entry)
+            entry = self.store.dropped(row)
+            if entry is not None:
+                session.room.disarm(entry)
 
     def shutdown(self, timeout: float) -> list[int]:
         """Ends the session; the ids of the jobs that still run after `timeout` seconds, sorted. From inside a job nothing is waited for."""
@@ -163,11 +209,11 @@ class Lifecycle:
         deadline = time.monotonic() + timeout
         running: dict[int, list[Row]] = {}
         for session in self._ending:
-            session.room.stop()
-            session.dispatcher.stop()
+            session.stop_waking()
             self._hand_back(session.engine.withdraw())
             inside = session.engine.inside_run()
             running[id(session)] = session.engine.stop(0.0 if inside else max(0.0, deadline - time.monotonic()))
+            session.dispatcher.settle_left()
         self._hub.stop()
         with self._life:
             self._ending = tuple(session for session in self._ending if running.get(id(session), True))
@@ -176,11 +222,33 @@ class Lifecycle:
         return sorted(row.id for rows in running.values() for row in rows)
 
     def _hand_back(self, withdrawn: list[Row]) -> None:
-        for row in self.store.hand_back(withdrawn):
+        try:
+            back = self.store.hand_back(withdrawn)
+        except StoreError as error:  # a shutdown must end all the same
+            log.error(
+                "jobwheel: %d claimed jobs could not be handed back: %s; they run again when this process has ended", len(withdrawn), error
+            )
+            back = []
+        for row in back:
             self.arm(row)  # into the room of a session that another thread has started meanwhile
         for row in withdrawn:
             if not row.kind.is_free:
                 self._free(row.kind.name)
+
+    def health_unstarted(self, now: float) -> Health:
+        """How it is while it is not started. Where others share the store, jobs may wait: they are missed only when they are late."""
+        counts = self.store.counts()
+        problems = []
+        if not self.store.shared:
+            if counts.scheduled:
+                problems.append(f"{counts.scheduled} jobs wait in a timer that is not started: {HOW_TO_START}")
+        elif (oldest := self.store.overdue()) is not None and now - oldest > LATENESS:
+            problems.append(
+                f"a job has been due for {now - oldest:.1f} s and no process has taken it, nor is this timer started: {HOW_TO_START}"
+            )
+        if counts.unresolvable:
+            problems.append(unresolvable(counts))
+        return Health(tuple(problems), paused=self.paused, unresolvable=counts.unresolvable)
 
     def set_scope(self, scope: Scope | None) -> None:
         """What each run is entered into from now on."""
@@ -204,7 +272,10 @@ class Lifecycle:
 
     def _on_step(self) -> None:
         for entry in self.store.reanchor():
-            self.arm(entry)
+            self._arm_entry(entry)
+        session = self.session
+        if session is not None and session.thread is not None:
+            session.thread.wake()
 
     def _stop_at_exit(self) -> None:
         if not self._exit_asked:

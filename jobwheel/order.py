@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from jobwheel.clock import Anchor, Clock
+from jobwheel.codec import storable
 from jobwheel.delay import LONGEST, seconds
 from jobwheel.errors import BadType, BadValue, UsageError
 from jobwheel.job import IJob
 from jobwheel.kind import Kind, check_priority
-from jobwheel.row import Row, ScheduledJob, Terms
+from jobwheel.row import Row, ScheduledJob, StoredRow, Terms
 from jobwheel.services import Services
 from jobwheel.state import State
 from jobwheel.store import Query, Ref
@@ -21,14 +22,18 @@ Delay = float | timedelta
 
 
 class Intake:
-    """Makes rows for one timer. It remembers the job classes whose services it has found, so each is looked at once."""
+    """Makes rows for one timer. It remembers the job classes whose services it has found, so each is looked at once.
 
-    def __init__(self, clock: Clock, services: Services) -> None:
+    `durable`: the rows are for a store on disk, so the data of each job must have a stored form.
+    """
+
+    def __init__(self, clock: Clock, services: Services, durable: bool = False) -> None:
         self._elapsed = clock.elapsed
         self._wall = clock.wall
         self._services = services
         self._anchor = Anchor(clock)
         self._known: dict[type, Kind] = {}
+        self._durable = durable
 
     def row(
         self,
@@ -73,7 +78,11 @@ class Intake:
         if max_wait is not None:
             terms = terms or Terms()
             terms.until = self._bound(now, due, max_wait, terms)
-        return Row(job, due, own, key, priority, terms)
+        if not self._durable:
+            return Row(job, due, own, key, priority, terms, kind)
+        row = StoredRow(job, due, own, key, priority, terms, kind)
+        row.data = storable(job)
+        return row
 
     def _at(self, delay: Delay | None, at: datetime | None, trigger: Any, terms: Terms) -> float:
         if sum(given is not None for given in (delay, at, trigger)) > 1:

@@ -16,6 +16,7 @@ from jobwheel.state import State
 
 if TYPE_CHECKING:
     from jobwheel.job import IJob, JobContext
+    from jobwheel.kind import Kind
 
 SCHEDULED = State.SCHEDULED
 HELD = 5.0
@@ -30,6 +31,11 @@ class Entry(Protocol):
     place: object
     """Belongs to the room that the entry is armed in; None before and after."""
     priority: int
+
+    @property
+    def kind(self) -> Kind | None:
+        """The job's kind; None for what is no job."""
+        ...
 
 
 class Terms:
@@ -74,12 +80,14 @@ class Row:
     token: bool
     keyed: bool
 
-    def __init__(self, job: IJob, due: float, delay: float | None, key: str | None, priority: int, terms: Terms | None) -> None:
+    def __init__(
+        self, job: IJob | None, due: float, delay: float | None, key: str | None, priority: int, terms: Terms | None, kind: Kind
+    ) -> None:
         self.id = 0
         """Given by the store in `add`; grows with each add."""
-        self.kind = job.jobwheel_kind
-        self.job: IJob | None = job
-        """None once the row has ended and can not be retried."""
+        self.kind = kind
+        self.job = job
+        """None once the row has ended and can not be retried, and where its data cannot be read."""
         self.due = due
         self.delay = delay
         """Its own delay, by which `touch` re-arms it; None: added with a date, and `terms.created` says when."""
@@ -134,6 +142,31 @@ class Row:
 
     def __repr__(self) -> str:
         return f"<Row {self.id} {self.state} due={self.due:.3f}>"
+
+
+class StoredRow(Row):
+    """A row for a store on disk, with the job's data as it will be stored."""
+
+    __slots__ = ("data",)
+    data: bytes
+
+
+class Ticket:
+    """The entry of a job that is kept on disk: what a room and a dispatcher need of it, and the id by which the file knows it."""
+
+    __slots__ = ("due", "id", "kind", "place", "priority", "wall")
+
+    def __init__(self, id: int, due: float, priority: int, kind: Kind) -> None:
+        self.id = id
+        self.due = due
+        self.priority = priority
+        self.kind = kind
+        self.place: object = None
+        self.wall: float | None = None
+        """Epoch seconds, of one that follows the wall clock."""
+
+    def __repr__(self) -> str:
+        return f"<Ticket {self.id} due={self.due:.3f}>"
 
 
 class ScheduledJob(msgspec.Struct, frozen=True):

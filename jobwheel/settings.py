@@ -38,7 +38,11 @@ MEMBERS: dict[str, dict[str, Member]] = {
         "wheel": Member("jobwheel.backends.wheel:WheelRoom"),
         "apscheduler": Member("jobwheel.backends.apscheduler:ApschedulerRoom", extra="apscheduler"),
     },
-    "store.kind": {"memory": Member("jobwheel.stores.memory:MemoryStore"), "sqlite": LATER, "postgres": LATER},
+    "store.kind": {
+        "sqlite": Member("jobwheel.stores.sqlite:SqliteStore"),
+        "memory": Member("jobwheel.stores.memory:MemoryStore"),
+        "postgres": LATER,
+    },
     "workers.engine": {"threads": Member("jobwheel.engines.threads:ThreadEngine"), "processes": LATER, "celery": LATER},
 }
 """The members of each seam, by the setting that chooses one. Adding a member is one line here."""
@@ -65,10 +69,11 @@ class WheelSettings:
 class StoreSettings:
     """Where jobs are kept, and how many ended ones: the newest `keep`, each for at most `keep_days` days.
 
-    `path`, `url` and `durability` are for stores outside of memory, which come in a later version.
+    `path` (from the working directory on) and `durability` are for SQLite: with "power" what was acknowledged survives a power cut, with
+    "process" a crash of the process. `url` is for stores that come in a later version.
     """
 
-    kind: Word = "memory"
+    kind: Word = "sqlite"
     path: Text = "jobwheel.db"
     # Not in the repr: it may hold a password.
     url: Annotated[str | None, Meta(description="a text")] = field(default=None, repr=False)

@@ -4,7 +4,7 @@ import msgspec
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Counts. The ended ones count since the store was opened, whether history keeps them or not."""
+    """Counts. The ended ones count since the store was made (the file; in memory the timer), whether history keeps them or not."""
 
     scheduled: int = 0
     paused: int = 0
@@ -46,6 +46,8 @@ class Health(msgspec.Struct, frozen=True):
     errors: int = 0
     """Exceptions that the timer's own threads survived."""
     events_dropped: int = 0
+    unresolvable: int = 0
+    """Jobs whose kind no code here knows, or whose data cannot be read: they wait for a process that can."""
 
     @property
     def ok(self) -> bool:

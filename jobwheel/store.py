@@ -29,6 +29,16 @@ class Claim(NamedTuple):
     """Due, but `max_running` of its kind (named) run already: to be claimed when one of them ends."""
 
 
+class Sweep(NamedTuple):
+    """What a sweep found: entries that this process has not armed yet, and rows that ended since their process died."""
+
+    entries: list[Entry] = []  # noqa: RUF012 (never written to)
+    """Overdue ones first, oldest first."""
+    ended: list[Row] = []  # noqa: RUF012
+    more: bool = False
+    """There were more overdue ones than were wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """What `find` looks for; None in a field means any. `after` is the id that the page before ended with."""
@@ -44,7 +54,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many jobs are in each state now; of the ended ones, how many have ended so since the store was opened."""
+    """How many jobs are in each state now; of the ended ones, how many have ended so since the store was made."""
 
     scheduled: int = 0
     paused: int = 0
@@ -93,6 +103,10 @@ class Store(ABC):
         meanwhile, and FAILED where a newer job took the key.
         """
 
+    def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]]) -> list[State | None]:
+        """The same for several runs at once."""
+        return [self.settle(row, attempt, verdict) for row, attempt, verdict in settlements]
+
     @abstractmethod
     def hand_back(self, rows: Iterable[Row]) -> list[Row]:
         """RUNNING -> SCHEDULED for claimed rows that were not started, their attempt uncounted."""
@@ -121,6 +135,14 @@ class Store(ABC):
     def retry(self, ref: Ref) -> Row | None:
         """FAILED, MISSED or INTERRUPTED -> SCHEDULED, due now. None also where another live job holds its key."""
 
+    def entry(self, row: Row) -> Entry | None:
+        """What a room is to hold for a row that waits. None: nothing now, since it is far away; a later `window` has it."""
+        return row
+
+    def dropped(self, row: Row) -> Entry | None:
+        """What a room may still hold for a row that was cancelled or paused, and is to forget."""
+        return row
+
     @abstractmethod
     def reanchor(self) -> list[Entry]:
         """After a step of the wall clock: entries of wall-clock jobs, due moments derived anew, to be armed."""
@@ -129,9 +151,27 @@ class Store(ABC):
         """False if the entry certainly does not wait any more; may only be asked where it costs nothing."""
         return True
 
+    def new_room(self) -> None:
+        """A room begins that holds nothing yet."""
+
     @abstractmethod
     def window(self, until: float) -> list[Entry]:
-        """Entries of all SCHEDULED rows due before `until`, for a room that starts."""
+        """Entries of SCHEDULED rows due before `until` that the room does not hold yet; a shared store leaves the overdue to `sweep`.
+
+        A store that is not shared gives all there are, to a room that starts. Where there are many a store on disk gives fewer at a time:
+        it is asked again and again, and what it left out is found by a later `window` or `sweep` in time.
+        """
+
+    def sweep(self, want: int) -> Sweep:  # noqa: ARG002 (for those that share)
+        """For a shared store, about once a second: sees to what other processes did and left, and forgets what history need not keep.
+
+        Gives about `want` entries of jobs that are overdue or soon due, and that this process does not hold.
+        """
+        return Sweep()
+
+    def overdue(self) -> float | None:
+        """Due moment of the oldest SCHEDULED row that is due and that this process could run; None if there is none or it is not known."""
+        return None
 
     @abstractmethod
     def get(self, ref: Ref) -> ScheduledJob | None:

@@ -8,9 +8,10 @@
 The code path is that of production (checks, store, wheel, claim, runner, settle); only the threads are missing, and the time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 from jobwheel.backends.manual import ManualRoom
 from jobwheel.clock import Clock
@@ -32,6 +33,8 @@ class ManualClock:
         self._elapsed = 0.0
         self._wall = wall
         self._moving = False
+        self.boot = f"manual clock {uuid4()}"
+        """What the elapsed seconds count from, for stores that survive their process: each manual clock is a boot of its own."""
         self.do_pass: Callable[[], float | None] = lambda: None
         """Set by `manual_timer`. One pass of the timer's ticker with everything that it makes due; gives the next due moment."""
 
@@ -99,10 +102,13 @@ def manual_timer(*, services: object = None, **settings: Any) -> tuple[TimerMana
     Args:
         services: as for `open_timer`.
         settings: the sections of the configuration as dicts: `manual_timer(store={"keep": 10}, max_pending=3)`.
-            The store is the memory store unless told; `backend="apscheduler"` is refused.
+            The store is the memory store unless told (`store={"kind": "sqlite", "path": ...}`); `backend="apscheduler"` is refused.
 
     Listeners of `timer.on` run in the calling thread too.
     """
+    store = settings.setdefault("store", {})
+    if isinstance(store, Mapping):  # what it is else is refused with the other problems
+        settings["store"] = {"kind": "memory"} | dict(store)
     checked = from_mapping(settings)
     if checked.backend != "wheel":
         raise UsageError(f"backend={checked.backend!r} has a clock of its own that nobody can move by hand; manual_timer has the wheel")
@@ -122,6 +128,8 @@ def _pass(timer: TimerManager, clock: Clock) -> float | None:
         assert isinstance(engine, InlineEngine)
         engine.open = True
         try:
+            if session.shared:
+                session.keeper.look()
             room.ticker.pass_()
             session.dispatcher.pump()
             engine.run_all()

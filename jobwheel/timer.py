@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
-from jobwheel.codec import check_storable
+from jobwheel.after_commit import call_after_commit
 from jobwheel.delay import seconds
 from jobwheel.errors import BadType, BadValue, UsageError, WaitTimeout
 from jobwheel.events import Event, Hub, JobAdded, JobCancelled
@@ -30,6 +31,9 @@ from jobwheel.state import State
 from jobwheel.stats import Health, Stats
 from jobwheel.store import IfExists, Ref
 from jobwheel.waits import Waits
+
+if TYPE_CHECKING:
+    from jobwheel.after_commit import AnySession
 
 log = logger("jobwheel")
 
@@ -51,10 +55,10 @@ class TimerManager:
         self._elapsed = parts.clock.elapsed
         self._wall = parts.clock.wall
         found = as_services(services)
-        self._orders = Intake(parts.clock, found)
         self._hub = Hub(inline_events)
         self._waits = Waits()
         self._life = Lifecycle(parts, settings, found, self._hub, self._waits)
+        self._orders = Intake(parts.clock, found, self._life.store.durable)
 
     # --- adding ---
 
@@ -70,6 +74,7 @@ class TimerManager:
         priority: int | None = None,
         tags: Iterable[str] = (),
         max_wait: Delay | None = None,
+        after_commit: AnySession | None = None,
     ) -> ScheduledJob:
         """Schedules `job`; it starts at its due moment or after it, never before.
 
@@ -84,23 +89,37 @@ class TimerManager:
             priority: larger first, where workers are scarce; default the kind's.
             tags: texts to find and cancel by.
             max_wait: seconds or timedelta; `touch` postpones the job no further than this long after now.
+            after_commit: a SQLAlchemy session (`Session`, `scoped_session`; extra `sqlalchemy`): the job is added when the transaction
+                that the session is in, or begins now, is committed, and never if that, or a savepoint around this call, is rolled back
+                or closed. The delay counts from this call all the same.
 
         Returns:
-            A picture of the job that now holds: the new one, or the old one with "keep".
+            A picture of the job that now holds: the new one, or the old one with "keep". With `after_commit` a picture of what will be:
+            its id is 0, since the store gives the id at the commit; by its key the job is found then, and not before.
 
         Raises:
             BadValue (a ValueError), BadType (a TypeError), UsageError: an argument is wrong; nothing was added.
-            JobExists, TooManyPending, StoreError: nothing was added.
+            JobExists, TooManyPending, StoreError: nothing was added. With `after_commit` these come out of the commit, as one
+                `StoreError` when all jobs of the transaction have been tried: the transaction is committed, the job is not stored.
+
+        `after_commit` does not make one transaction of two files: a crash in the moment between the commit and the add loses the job.
+        Where that matters, look through your own table at each start, and add what has no job with `if_exists="keep"`.
         """
         life = self._life
         if life.forked:
             self.start()
         row = self._orders.row(job, delay, at, trigger, key, if_exists, priority, tags, max_wait)
-        store = life.store
-        if store.durable:
-            check_storable(job)
-        held, replaced = store.add(row, if_exists)
+        if after_commit is not None:
+            name = row.kind.name if key is None else f"{row.kind.name} with key {key!r}"
+            call_after_commit(after_commit, partial(self._add_now, row, if_exists), name)
+            return snapshot(row, self._wall() - self._elapsed())
+        held, replaced = life.store.add(row, if_exists)
         return self._added(row, held, replaced)
+
+    def _add_now(self, row: Row, if_exists: IfExists) -> None:
+        """The add that waited for a commit."""
+        held, replaced = self._use().store.add(row, if_exists)
+        self._added(row, held, replaced)
 
     def add_jobs(self, jobs: Iterable[tuple[IJob, Delay | None] | Mapping[str, Any]]) -> list[ScheduledJob]:
         """Schedules many at once: all of them or, when it raises, none. Each is a pair (job, delay) or a dict with `add_job`'s names."""
@@ -112,8 +131,6 @@ class TimerManager:
             try:
                 names = _order(order)
                 orders.append((self._orders.row(**names), names.get("if_exists", "replace")))
-                if life.store.durable:
-                    check_storable(names["job"])
             except UsageError as error:
                 raise type(error)(f"order number {number} of add_jobs: {error}; nothing was added") from error
         added = life.store.add_many(orders)
@@ -133,7 +150,9 @@ class TimerManager:
             self._hub.deliver()
         session = life.session
         if session is not None:
-            session.room.arm(row)
+            entry = life.store.entry(row)
+            if entry is not None:
+                session.room.arm(entry)
         return picture
 
     # --- changing ---
@@ -149,9 +168,7 @@ class TimerManager:
         row = life.store.cancel(ref if type(ref) is str else check_ref(ref))
         if row is None:
             return False
-        session = life.session
-        if session is not None:
-            session.room.disarm(row)
+        life.disarm(row)
         self._tell_cancelled(row)
         return True
 
@@ -307,7 +324,8 @@ class TimerManager:
         engine = session.engine.health()
         return Stats(
             counts.scheduled, counts.paused, counts.running, counts.unresolvable, **ended,
-            overdue=len(session.dispatcher.backlog), threads=engine.threads, busy=engine.busy, queued=engine.queued, hung=engine.hung,
+            overdue=len(session.dispatcher.backlog) + len(session.dispatcher.overdue),
+            threads=engine.threads, busy=engine.busy, queued=engine.queued, hung=engine.hung,
         )  # fmt: skip
 
     def health(self) -> Health:
@@ -315,10 +333,8 @@ class TimerManager:
         life = self._use()
         session = life.session
         if session is None:
-            waiting = life.store.counts().scheduled
-            problem = f"{waiting} jobs wait in a timer that is not started: call start(), or give it to jobwheel.flask.JobWheel"
-            return Health(problems=(problem,) if waiting else (), paused=life.paused)
-        return session.health(life.paused, life.store.counts().scheduled, self._elapsed(), self._hub.dropped)
+            return life.health_unstarted(self._elapsed())
+        return session.health(life.paused, life.store.counts(), self._elapsed(), self._hub.dropped)
 
     def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
         """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own."""
@@ -414,6 +430,8 @@ ORDER_NAMES = ("job", "delay", "at", "trigger", "key", "if_exists", "priority", 
 def _order(order: Any) -> dict[str, Any]:
     """One order of `add_jobs` by the names of `add_job`."""
     if isinstance(order, Mapping):
+        if "after_commit" in order:
+            raise BadType("after_commit= is for add_job alone: add_jobs is a transaction of its own")
         unknown = sorted(set(order) - set(ORDER_NAMES), key=str)
         if unknown or "job" not in order:
             raise BadType(f"{order!r:.120}: a dict with 'job' and any other of {', '.join(ORDER_NAMES[1:])}")

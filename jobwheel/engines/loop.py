@@ -109,12 +109,23 @@ class LoopThread:
             verdict = await self.attempt(row, attempt)
         except BaseException as error:  # cancelled from outside of the job
             verdict = self._runner.judge_raise(row, error)
-        self._desk.done(row, attempt, verdict)
+        await self._done(row, attempt, verdict)
         del self.running[row.id]
         if row.run is not None:
             row.run.hung = False  # after `running`: see `ThreadEngine._tell_late`
         self._news.set()
         self._ended(row, attempt)
+
+    async def _done(self, row: Row, attempt: int, verdict: Verdict) -> None:
+        """Has the verdict written down, by a thread of the loop's own pool if that may take a while."""
+        if self._desk.blocking:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._desk.done, row, attempt, verdict)
+            except (RuntimeError, asyncio.CancelledError):  # no thread to be had, or a job cancels all that runs here
+                pass  # perhaps it was written all the same: then the second time changes nothing
+            else:
+                return
+        self._desk.done(row, attempt, verdict)
 
     async def attempt(self, row: Row, attempt: int) -> Verdict:
         """One attempt within its kind's time limit."""
@@ -130,7 +141,7 @@ class LoopThread:
             verdict = self._runner.timed_out(row)
             if not running.done() and isinstance(verdict, Failed):
                 context_of(row).hung = True
-                self._desk.done(row, attempt, verdict)
+                await self._done(row, attempt, verdict)
                 self._ended(row, attempt)  # it keeps no place from the others any more
         return await running
 

@@ -96,7 +96,7 @@ class ThreadEngine(Engine):
         taken: list[Entry] = []
         free = self._coroutines - len(self._coroutine_runs)
         for entry in entries:
-            if isinstance(entry, Row) and not entry.kind.is_quick and entry.kind.call.is_async:
+            if entry.kind is not None and not entry.kind.is_quick and entry.kind.call.is_async:
                 free -= 1
                 if free < 0:
                     hold(COROUTINES, entry)

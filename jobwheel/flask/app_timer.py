@@ -87,7 +87,7 @@ class AppTimer:
         if timer is not None and timer.started and timer.settings.store.kind == "memory":
             log.warning(
                 "the server runs several worker processes, and jobs are kept in memory: each worker has a timer of its own, in which the "
-                "others can cancel nothing, and a job that every worker adds runs in each; use one worker with threads, or a shared store"
+                "others can cancel nothing, and a job that every worker adds runs in each; set store.kind: sqlite, or have one worker"
             )
 
     def _enter(self, timer: TimerManager) -> None:

@@ -1,0 +1,310 @@
+"""What runs: from waiting to running by a claim, from running to its end by a verdict, and back by a rescue. For one store.
+
+A running row has an owner, the process whose lock proves that it lives (`lockfile`). What is settled is fenced by owner and attempt, so a
+process that was taken for dead, or a run that was settled already, changes nothing. A claim, and a verdict, is one statement for a batch.
+
+These writes do not wait for the disk, but for the claim of a job that must run at most once: a power cut that undoes one makes a job run
+again, which at-least-once allows; a death of the process undoes nothing, since the operating system has the data.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from sqlite3 import Connection
+
+import msgspec
+
+from jobwheel import codec
+from jobwheel.job import context_of
+from jobwheel.kind import registered_kinds
+from jobwheel.log import logger
+from jobwheel.row import Row, Terms
+from jobwheel.state import State
+from jobwheel.stores.sqlite import schema
+from jobwheel.stores.sqlite.file import Record, StoreFile
+from jobwheel.stores.sqlite.kinds import Kinds
+from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
+from jobwheel.stores.sqlite.records import COLUMNS, NUMBER_OF, STATES, More, read_more, row_of, write_more
+from jobwheel.verdict import SUCCEEDED, Again, Failed, Interrupted, Succeeded, Verdict
+
+log = logger("jobwheel.store")
+
+CLAIM_PATIENCE = 1.0
+"""Seconds that a claim waits for other processes: the dispatcher tries again later, and its thread has other things to do."""
+CRASHES = 3
+"""Claims of a job whose process dies in each, at least, before it counts as failed; more where its kind's `Retry` has more attempts."""
+
+CLAIM = f"""
+UPDATE job SET state = {schema.RUNNING}, owner = :owner, attempt = attempt + 1, started = :wall, late = NULL,
+    flags = CASE WHEN kind IN (SELECT value FROM json_each(:fragile))
+                 THEN flags | {schema.AT_MOST_ONCE} ELSE flags & ~{schema.AT_MOST_ONCE} END
+WHERE id IN (SELECT value FROM json_each(:ids)) AND +state IN ({schema.SCHEDULED}, {schema.PARKED})
+    AND kind IN (SELECT value FROM json_each(:kinds))
+    AND CASE WHEN basis = :basis THEN due <= :elapsed ELSE due + (SELECT offset FROM boot WHERE n = basis) <= :wall END
+RETURNING {COLUMNS}
+"""
+
+SUCCEED = f"""
+UPDATE job SET state = {schema.SUCCEEDED}, ended = ?, owner = NULL,
+    started = json_extract(run.value, '$[1]'), late = json_extract(run.value, '$[2]'), more = NULL
+FROM json_each(?) AS run
+WHERE job.id = CAST(run.key AS INTEGER) AND +job.state = {schema.RUNNING} AND +job.owner = ?
+    AND job.attempt = json_extract(run.value, '$[0]')
+RETURNING job.id
+"""
+
+AGAIN = f"json_extract(run.value, '$[2]') = {schema.SCHEDULED} AND flags & {schema.CANCEL_ASKED | schema.SUPERSEDED} = 0"
+SETTLE = f"""
+UPDATE job SET
+    state = CASE WHEN json_extract(run.value, '$[2]') <> {schema.SCHEDULED} THEN json_extract(run.value, '$[2]')
+                 WHEN flags & {schema.CANCEL_ASKED} THEN {schema.CANCELLED}
+                 WHEN flags & {schema.SUPERSEDED} THEN {schema.FAILED}
+                 ELSE {schema.SCHEDULED} END,
+    ended = CASE WHEN {AGAIN} THEN NULL ELSE :now END,
+    basis = CASE WHEN {AGAIN} AND json_extract(run.value, '$[3]') IS NOT NULL THEN :basis ELSE basis END,
+    due = CASE WHEN {AGAIN} THEN coalesce(json_extract(run.value, '$[3]'), due) ELSE due END,
+    started = json_extract(run.value, '$[4]'), late = json_extract(run.value, '$[5]'), more = json_extract(run.value, '$[6]'), owner = NULL
+FROM json_each(:runs) AS run
+WHERE job.id = json_extract(run.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = :owner
+    AND job.attempt = json_extract(run.value, '$[1]')
+RETURNING job.id, job.state
+"""
+
+HAND_BACK = f"""
+UPDATE job SET state = CASE WHEN flags & {schema.CANCEL_ASKED | schema.SUPERSEDED} THEN {schema.CANCELLED} ELSE {schema.SCHEDULED} END,
+    ended = CASE WHEN flags & {schema.CANCEL_ASKED | schema.SUPERSEDED} THEN ? ELSE NULL END,
+    attempt = attempt - 1, owner = NULL, started = NULL
+WHERE id IN (SELECT value FROM json_each(?)) AND +state = {schema.RUNNING} AND +owner = ?
+RETURNING id, state
+"""
+
+PARK = f"""
+UPDATE job SET state = {schema.PARKED}, attempt = attempt - 1, owner = NULL, started = NULL, more = json_extract(row.value, '$[1]')
+FROM json_each(?) AS row WHERE job.id = json_extract(row.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = ?
+"""
+
+Settlement = tuple[Row, int, Verdict]
+
+
+class Claims:
+    """See the module."""
+
+    def __init__(self, moments: Moments, kinds: Kinds) -> None:
+        self._moments = moments
+        self._kinds = kinds
+        self.hung: dict[int, Row] = {}
+        """Rows settled as timed out whose thread went on, the last time that somebody looked."""
+
+    def take(self, file: StoreFile, ids: Sequence[int], full: bool) -> tuple[list[Row], dict[int, str]]:
+        """Claims those that still wait and are due; gives the rows in the order of `ids`, and why any could not be read (they are parked).
+
+        `full`: the claims are on disk before any of them runs, which at-most-once needs.
+        """
+        moments, kinds = self._moments, self._kinds
+        fragile = [number for kind in registered_kinds() if kind.options.on_crash == "interrupt" for number in kinds.numbers_of(kind.name)]
+        values = {
+            "owner": file.number, "wall": moments.wall(), "elapsed": moments.elapsed(), "basis": moments.basis,
+            "ids": json.dumps(ids), "kinds": json.dumps(kinds.known()), "fragile": json.dumps(fragile),
+        }  # fmt: skip
+        unreadable: dict[int, str] = {}
+
+        def note(records: list[Record]) -> list[Row]:
+            rows = []
+            for record in records:
+                kind = kinds.told(record[1])
+                try:
+                    row = row_of(record, kind, codec.decode(kind, record[2]), moments)
+                except (codec.UnreadableData, msgspec.MsgspecError) as error:
+                    unreadable[record[0]] = str(error)
+                    continue
+                file.runs[row.id] = row
+                rows.append(row)
+            return rows
+
+        rows = file.write_one(CLAIM, values, full, note, CLAIM_PATIENCE)
+        if unreadable:
+            self._park(file, unreadable)
+        if len(rows) > 1:
+            place = {id: number for number, id in enumerate(ids)}
+            rows.sort(key=lambda row: place[row.id])
+        return rows, unreadable
+
+    def _park(self, file: StoreFile, unreadable: dict[int, str]) -> None:
+        for id, error in unreadable.items():
+            log.error("job %d waits until some process can read it: %s", id, error)
+        rows = json.dumps([(id, write_more(More(error=error))) for id, error in unreadable.items()])
+        file.write_one(PARK, (rows, file.number), False, len)
+
+    def settle(self, file: StoreFile, settlements: Sequence[Settlement]) -> list[State | None]:
+        """Writes the verdicts; the states they led to, None for what was settled before."""
+        moments, now = self._moments, self._moments.wall()
+        plain: dict[int, list[int | None]] = {}
+        others: list[list[object]] = []
+        for row, attempt, verdict in settlements:
+            started, late = self._times(row)
+            if verdict is SUCCEEDED and row.run is None and row.terms is not None and row.terms.nominal is None:
+                plain[row.id] = [attempt, started, late]
+                continue
+            due = micros(moments.elapsed() / SECOND + verdict.delay) if isinstance(verdict, Again) else None
+            more = write_more(self._more(row, verdict))
+            others.append([row.id, attempt, NUMBER_OF[verdict.state], due, started, late, more])
+        states: dict[int, int] = {}
+        if plain:
+            states |= file.write_one(
+                SUCCEED,
+                (now, json.dumps(plain), file.number),
+                False,
+                lambda records: self._over(file, [(id, schema.SUCCEEDED) for (id,) in records]),
+            )
+        if others:
+            values = {"now": now, "basis": moments.basis, "runs": json.dumps(others), "owner": file.number}
+            states |= file.write_one(SETTLE, values, False, lambda records: self._over(file, records))
+        dues = {id: due for id, _, _, due, *_ in others}
+        return [self._ended(file, row, attempt, verdict, states, dues.get(row.id)) for row, attempt, verdict in settlements]
+
+    def _over(self, file: StoreFile, records: Iterable[Record]) -> dict[int, int]:
+        states: dict[int, int] = dict(records)
+        for id in states:
+            file.runs.pop(id, None)
+        return states
+
+    def _ended(self, file: StoreFile, row: Row, attempt: int, verdict: Verdict, states: dict[int, int], due: object) -> State | None:
+        """Lets the row itself tell what became of it."""
+        state = states.get(row.id)
+        if state is None or row.attempt != attempt:
+            if file.runs.get(row.id) is row and row.attempt == attempt:
+                # Not ours any more by the file: somebody took this process for dead, or another timer of it settled the run.
+                file.runs.pop(row.id, None)
+            return None
+        context = row.run
+        if verdict is not SUCCEEDED:
+            context = context_of(row)
+            if isinstance(verdict, Succeeded):
+                context.result = verdict.result
+            else:
+                context.error = verdict.error
+            if isinstance(verdict, Failed | Again):
+                context.trace = verdict.trace
+        row.ended = self._moments.elapsed() / SECOND
+        row.state = STATES[state]
+        if row.state is State.SCHEDULED and isinstance(due, int):
+            terms = row.terms = row.terms or Terms()
+            if terms.nominal is None:
+                terms.nominal, terms.date = row.due, terms.wall
+            terms.wall = None
+            row.due = due / SECOND
+        elif context is not None and context.hung:
+            self.hung[row.id] = row
+        return row.state
+
+    def _times(self, row: Row) -> tuple[int | None, int | None]:
+        if row.started is None:
+            return None, None
+        return round((row.started + self._moments.offset()) * SECOND), max(0, round((row.started - row.due) * SECOND))
+
+    def _more(self, row: Row, verdict: Verdict) -> More:
+        more, terms, context = More(), row.terms, row.run
+        if terms is not None and terms.until is not None:
+            more.until = (self._moments.basis, micros(terms.until))
+        more.nominal = self._nominal(row, isinstance(verdict, Again))
+        if isinstance(verdict, Succeeded):
+            more.result = verdict.result
+        else:
+            more.error = verdict.error
+        if isinstance(verdict, Failed | Again):
+            more.trace = verdict.trace
+        if context is not None:
+            more.progress, more.log, more.timed_out = context.progress_now, tuple(context.lines), context.timed_out
+        return more
+
+    def _nominal(self, row: Row, again: bool) -> tuple[int, int] | None:
+        terms = row.terms
+        if terms is None or (terms.nominal is None and not again):
+            return None
+        date = terms.wall if terms.nominal is None else terms.date
+        if date is not None:
+            return WALL, round(date * SECOND)
+        return self._moments.basis, micros(row.due if terms.nominal is None else terms.nominal)
+
+    def hand_back(self, file: StoreFile, rows: Sequence[Row]) -> list[Row]:
+        """Claimed rows that were not started wait again, as if they had not been claimed; gives those that do."""
+        if not rows:
+            return []
+        mine = {row.id: row for row in rows}
+        states: dict[int, int] = file.write_one(
+            HAND_BACK, (self._moments.wall(), json.dumps(list(mine)), file.number), False, lambda records: self._over(file, records)
+        )
+        for id, state in states.items():
+            mine[id].attempt -= 1
+            mine[id].state = STATES[state]
+        return [row for row in rows if states.get(row.id) == schema.SCHEDULED]
+
+    def look(self, file: StoreFile) -> None:
+        """What other processes ask of the runs here; and rows that are this process's by the file and run nowhere are handed back.
+
+        The latter come from a claim whose answer was an error though it had been written.
+        """
+        if not file.runs and not file.read(f"SELECT 1 FROM job WHERE state = {schema.RUNNING} AND owner = ? LIMIT 1", (file.number,)):
+            return
+        mine = file.read(f"SELECT id, flags FROM job WHERE state = {schema.RUNNING} AND owner = ?", (file.number,))
+        for id, flags in mine:
+            row = file.runs.get(id)
+            if row is not None and flags & schema.CANCEL_ASKED:
+                context_of(row).cancel_asked = True
+        if any(id not in file.runs for id, _ in mine):
+            file.write(lambda connection: self._hand_back_lost(file, connection), full=False)
+
+    def _hand_back_lost(self, file: StoreFile, connection: Connection) -> None:
+        # Under the lock: a claim that is being made has either not been written yet, or is in `runs`.
+        mine = connection.execute(f"SELECT id FROM job WHERE state = {schema.RUNNING} AND owner = ?", (file.number,)).fetchall()
+        lost = [id for (id,) in mine if id not in file.runs]
+        connection.execute(HAND_BACK, (self._moments.wall(), json.dumps(lost), file.number)).fetchall()
+
+    def rescue(self, file: StoreFile) -> list[Row]:
+        """Lets wait again, or end, what processes ran that are dead; gives the rows that ended by it."""
+        ended: list[Row] = []
+        for number, pid in file.dead():
+            ended += self._rescue(file, number, pid)
+        return ended
+
+    def _rescue(self, file: StoreFile, number: int, pid: int) -> list[Row]:
+        def work(connection: Connection) -> list[tuple[Record, Verdict, State]]:
+            if not file.is_dead(number):
+                return []
+            records = connection.execute(f"SELECT {COLUMNS} FROM job WHERE state = {schema.RUNNING} AND owner = ?", (number,)).fetchall()
+            left = [(record, self._verdict_after_crash(record)) for record in records]
+            runs = [
+                [record[0], record[9], NUMBER_OF[verdict.state], None, record[14], record[15], self._more_after_crash(record, verdict)]
+                for record, verdict in left
+            ]
+            values = {"now": self._moments.wall(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
+            states = dict(connection.execute(SETTLE, values).fetchall())
+            connection.execute("DELETE FROM process WHERE n = ?", (number,))
+            return [(record, verdict, STATES[states[record[0]]]) for record, verdict in left if states[record[0]] != schema.SCHEDULED]
+
+        ended = file.write(work, full=False)
+        log.info("process %d ended without closing %s; what it ran is seen to", pid, file.path)
+        return [self._row_after_crash(record, verdict, state) for record, verdict, state in ended]
+
+    def _verdict_after_crash(self, record: Record) -> Verdict:
+        kind, attempt, flags = self._kinds.kind_of(record[1]), record[9], record[11]
+        if flags & schema.AT_MOST_ONCE:
+            return Interrupted("its process died while it ran, and its kind says on_crash='interrupt'")
+        most = CRASHES if kind is None else max(CRASHES, kind.options.retry.attempts)
+        # Where the kind is not known here, another process, which claims it, will see to it.
+        if attempt >= most and kind is not None:
+            return Failed(f"its process died while it ran, in attempt {attempt} of at most {most}")
+        return Again(0.0, "its process died while it ran")
+
+    def _more_after_crash(self, record: Record, verdict: Verdict) -> str | None:
+        more = msgspec.structs.replace(read_more(record[13]))
+        more.error = getattr(verdict, "error", None)
+        return write_more(more)
+
+    def _row_after_crash(self, record: Record, verdict: Verdict, state: State) -> Row:
+        kind = self._kinds.told(record[1])
+        row = row_of(record, kind, None, self._moments)
+        row.state = state
+        context_of(row).error = getattr(verdict, "error", None)
+        if verdict.state is State.FAILED:
+            log.error("job %d (%s) failed: %s", row.id, kind.name, context_of(row).error)
+        return row

@@ -1,0 +1,463 @@
+"""One store's file as this process has it: two connections, the lock file, this process's number in it. Shared by all timers on that file.
+
+Promises: everything that writes (checkpoints, opening and closing too) is done under byte 0 of the lock file, so processes take turns
+and none starves; a wait for another process ends at its deadline with a `StoreError` that names it; nothing is acknowledged by a file
+that was deleted or replaced meanwhile; a fork neither uses, nor closes, nor damages what the parent has open.
+Relies on: a local file system with POSIX locks.
+
+Locks, in the order in which they are taken: `_writing` (one thread of this process writes), byte 0 (of all processes), `_inside` (held
+while SQLite works on the writing connection). `_reading` is held alone. A fork waits for `_inside` and `_reading`, so that no thread is in
+the middle of SQLite's own mutexes, which the child could never have; it does not wait for other processes.
+
+Reads have a connection of their own: an open cursor on the writing one would make a write fail at once with SQLITE_BUSY_SNAPSHOT.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from jobwheel.errors import StoreError
+from jobwheel.row import Row
+from jobwheel.stores.sqlite import schema
+from jobwheel.stores.sqlite.group import Group, Write
+from jobwheel.stores.sqlite.lockfile import Held, LockFile
+from jobwheel.stores.sqlite.trouble import BROKEN, code_of, told
+
+T = TypeVar("T")
+Record = tuple[Any, ...]
+Values = Sequence[Any] | dict[str, Any]
+
+PATIENCE = 5.0
+"""Seconds that a call waits for other processes to let it write."""
+IDS = 1024
+"""Numbers of jobs that a process takes at once; what it does not use is never used."""
+CACHE = -16000
+"""KiB of pages that each connection keeps: helps from some 500,000 waiting jobs on."""
+
+
+class StoreFile:
+    """See the module. `open_file` gives it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.pid = os.getpid()
+        self.number = 0
+        """This process's own among those that have the file open: the owner of what it runs."""
+        self.runs: dict[int, Row] = {}
+        """Rows that are RUNNING with this process as their owner. Changed while writing only, so under the lock it is exact."""
+        self.users = 0
+        self.broken: str | None = None
+        """Why nothing is written any more."""
+        self.group = Group(self._commit)
+        self._writing = threading.RLock()
+        self._inside = threading.RLock()
+        self._reading = threading.RLock()
+        self._busy = False  # this thread is between `_begin` and `_end`: a signal handler finds it so
+        self._full = True
+        self._ids = iter(range(0))
+        self._ids_lock = threading.Lock()
+        self._locks: LockFile
+        self._writer: sqlite3.Connection
+        self._reader: sqlite3.Connection
+        self._identity: tuple[int, int]
+        schema.check_sqlite()
+        self._open()
+
+    # --- opening and closing ---
+
+    def _open(self) -> None:
+        directory = os.path.dirname(self.path)
+        if not os.path.isdir(directory):
+            raise StoreError(f"store.path: there is no directory {directory}; make it, or set store.path to a file in another one")
+        if os.path.isdir(self.path):
+            raise StoreError(f"store.path: {self.path} is a directory; it must be the path of a file")
+        opened: list[Any] = []
+        try:
+            self._locks = LockFile(f"{self.path}-lock")
+            opened.append(self._locks)
+            self._lock(time.monotonic() + PATIENCE)
+            try:
+                self._connect(opened)
+            finally:
+                self._locks.unlock()
+        except BaseException as error:
+            for one in reversed(opened):
+                with contextlib.suppress(sqlite3.Error):
+                    one.close()
+            if isinstance(error, sqlite3.Error | OSError):
+                raise told(self.path, error) from error
+            raise
+
+    def _connect(self, opened: list[Any]) -> None:
+        self._writer = self._connection()
+        opened.append(self._writer)
+        _patiently(lambda: schema.prepare(self._writer, self.path))
+        self._writer.execute("PRAGMA synchronous = FULL")
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            while not self.number:
+                opening = (self.pid, time.time_ns() // 1000)
+                ((number,),) = self._writer.execute("INSERT INTO process (pid, opened) VALUES (?, ?) RETURNING n", opening).fetchall()
+                if self._locks.live(number):
+                    self.number = number
+            self._writer.execute("COMMIT")
+        except BaseException:
+            self._writer.rollback()
+            raise
+        self._reader = self._connection()
+        opened.append(self._reader)
+        self._reader.execute("PRAGMA query_only = ON")
+        stat = os.stat(self.path)
+        self._identity = (stat.st_dev, stat.st_ino)
+
+    def _connection(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256)
+        connection.execute(f"PRAGMA cache_size = {CACHE}")
+        return connection
+
+    def close(self, patience: float = PATIENCE) -> None:
+        """Ends this process's part in the file. What it still runs goes on, and counts as cut off from here on."""
+        if self.pid != os.getpid():
+            return
+        if not self._writing.acquire(timeout=patience):
+            return  # another thread is at it: the end of the process will close it
+        try:
+            with contextlib.suppress(Held, StoreError, sqlite3.Error, OSError):
+                self._lock(time.monotonic() + patience)
+                try:
+                    if not self.runs and self._in_place() and not self.broken:
+                        self._writer.execute("DELETE FROM process WHERE n = ?", (self.number,))
+                finally:
+                    # Reading and writing ends under the lock as well: the last one to close writes the WAL back into the file.
+                    with self._reading, self._inside:
+                        self._reader.close()
+                        self._writer.close()
+                    self._locks.unlock()
+                    self._locks.close()
+        finally:
+            self.broken = f"{self.path} was closed by this process"
+            self._writing.release()
+
+    # --- writing ---
+
+    def write(self, work: Callable[[sqlite3.Connection], T], full: bool, patience: float = PATIENCE) -> T:
+        """What `work` returns, done in one transaction; rolled back if it raises. `full`: on disk before this returns."""
+        self._begin(full, time.monotonic() + patience)
+        try:
+            return self._transaction(work)
+        finally:
+            self._end()
+
+    def write_one(self, statement: str, values: Values, full: bool, note: Callable[[list[Record]], T], patience: float = PATIENCE) -> T:
+        """What `note` makes of the rows that this one statement returns; it is called before another writer comes, and does not fail."""
+        self._begin(full, time.monotonic() + patience)
+        try:
+            return note(self._writer.execute(statement, values).fetchall())
+        except sqlite3.Error as error:
+            raise self._told(error) from error
+        finally:
+            self._end()
+
+    def _begin(self, full: bool, deadline: float) -> None:
+        if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise StoreError(f"{self.path}: another thread of this process has been writing for too long; the disk is slow, or it hangs")
+        try:
+            if self._busy:
+                raise StoreError("this call came from a signal handler in the middle of a write of the same thread; call it again later")
+            if self.broken:
+                raise StoreError(self.broken)
+            self._lock(deadline)
+        except BaseException:
+            self._writing.release()
+            raise
+        self._busy = True
+        self._inside.acquire()
+        try:
+            if not self._in_place():
+                raise StoreError(
+                    f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use: nothing is "
+                    f"written to it any more. Put it back, or stop every process that uses it and start them anew"
+                )
+            if full is not self._full:
+                self._writer.execute("PRAGMA synchronous = " + ("FULL" if full else "NORMAL"))
+                self._full = full
+        except BaseException as error:
+            self._end()
+            if isinstance(error, sqlite3.Error):
+                raise self._told(error) from error
+            raise
+
+    def _end(self) -> None:
+        self._inside.release()
+        self._busy = False
+        self._locks.unlock()
+        self._writing.release()
+
+    def _lock(self, deadline: float) -> None:
+        try:
+            self._locks.lock(deadline)
+        except Held as held:
+            who = f"process {held.pid}" if held.pid else "another process"
+            raise StoreError(
+                f"{self.path}: {who} has held the right to write for too long: it hangs, is stopped, or its disk is slow"
+            ) from None
+
+    def _in_place(self) -> bool:
+        try:
+            stat = os.stat(self.path)
+        except OSError:
+            return False
+        return (stat.st_dev, stat.st_ino) == self._identity and self._locks.intact()
+
+    def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                answer = work(self._writer)
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._writer.rollback()
+                raise
+        except sqlite3.Error as error:
+            raise self._told(error) from error
+        return answer
+
+    def _told(self, error: sqlite3.Error) -> StoreError:
+        failure = told(self.path, error)
+        if code_of(error) in BROKEN:
+            self.broken = str(failure)
+        return failure
+
+    def _commit(self, batch: list[Write]) -> None:
+        """Does the writes of one batch; see `group`."""
+        try:
+            self._begin(any(write.full for write in batch), min(write.deadline for write in batch))
+        except Exception as error:
+            for write in batch:
+                write.error = error
+            return
+        try:
+            left = Add.run_plain(self._writer, batch)
+            if len(left) > 1 and self._try_together(left):
+                return
+            for write in left:
+                self._try(write)
+        except sqlite3.Error as error:  # of the adds that were tried in one statement: none of them is there
+            self._told(error)
+            for write in batch:
+                self._try(write)
+        finally:
+            self._end()
+
+    def _try_together(self, writes: list[Write]) -> bool:
+        """All in one transaction; False, and nothing is done, if that fails."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            for write in writes:
+                write.result = write.error = None
+                try:
+                    write.run(connection)
+                except sqlite3.Error:
+                    raise
+                except Exception as error:
+                    write.error = error
+
+        try:
+            self._transaction(work)
+        except StoreError:
+            return False
+        return True
+
+    def _try(self, write: Write) -> None:
+        write.result = write.error = None
+        try:
+            if write.single:
+                write.run(self._writer)
+            else:
+                self._transaction(write.run)
+        except sqlite3.Error as error:
+            write.error = self._told(error)
+        except Exception as error:
+            write.error = error
+
+    # --- reading ---
+
+    def read(self, statement: str, values: Values = ()) -> list[Record]:
+        """All rows of a query."""
+        if self.broken:
+            raise StoreError(self.broken)
+        with self._reading:
+            try:
+                return self._reader.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._told(error) from error
+
+    def check(self) -> None:
+        """Raises `StoreError` when the file is not what it was."""
+        if self.broken:
+            raise StoreError(self.broken)
+        if not self._in_place():
+            raise StoreError(f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use")
+
+    # --- processes ---
+
+    def dead(self) -> list[tuple[int, int]]:
+        """Numbers and pids of processes that ended without closing the file."""
+        others = self.read("SELECT n, pid FROM process WHERE n <> ?", (self.number,))
+        return [(number, pid) for number, pid in others if self._locks.is_dead(number)]
+
+    def is_dead(self, number: int) -> bool:
+        """True if the process of that number, another one, has ended. To be asked while writing, before anything is taken from it."""
+        return self._locks.is_dead(number)
+
+    def next_id(self) -> int:
+        """A number that no other job of this file has or will have; growing in this process."""
+        with self._ids_lock:
+            for number in self._ids:
+                return number
+            first: int = self.write_one(
+                "UPDATE meta SET value = value + ? WHERE name = 'next_id' RETURNING value - ?",
+                (IDS, IDS),
+                False,
+                lambda records: records[0][0],
+            )
+            self._ids = iter(range(first + 1, first + IDS))
+            return first
+
+    # --- forks ---
+
+    def before_fork(self) -> None:
+        """Waits until no thread is inside SQLite; not for ever, lest a fork hangs on a disk."""
+        self._fork_holds = [lock for lock in (self._inside, self._reading) if lock.acquire(timeout=PATIENCE)]
+
+    def after_fork_in_parent(self) -> None:
+        """Goes on."""
+        for lock in self._fork_holds:
+            lock.release()
+
+    def abandon(self) -> None:
+        """In the child: the connections are the parent's. They are kept for ever, since closing one would harm the parent's file."""
+        for one in (self._writer, self._reader):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        _abandoned.append(self)
+
+
+class Add(Write):
+    """A row to be added, as a JSON array in the order of `INSERT`'s values. `run` is for the one whose key somebody has."""
+
+    __slots__ = ("id", "plain", "values")
+
+    def __init__(self, deadline: float, full: bool, id: int, values: bytes, plain: bool) -> None:
+        super().__init__(deadline, full)
+        self.plain = plain
+        """It may be added together with others in one statement."""
+        self.id = id
+        self.values = values
+
+    @staticmethod
+    def run_plain(connection: sqlite3.Connection, batch: list[Write]) -> list[Write]:
+        """Adds what can be added without a look at anything, by one statement; gives the rest.
+
+        One statement, since each one gives up the GIL, and beside a thread that computes it takes 5 ms to get it back.
+        """
+        adds = [write for write in batch if isinstance(write, Add) and write.plain]
+        if not adds:
+            return batch
+        added = {id for (id,) in connection.execute(INSERT, ("[" + ",".join([add.values.decode() for add in adds]) + "]",)).fetchall()}
+        for add in adds:
+            if add.id in added:
+                add.done = True
+        return [write for write in batch if not write.done]
+
+
+INSERT = """
+INSERT INTO job (id, kind, data, key, priority, state, basis, due, delay, attempt, created, flags, tags, more)
+SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
+       json_extract(value, '$[4]'), 0, json_extract(value, '$[5]'), json_extract(value, '$[6]'), json_extract(value, '$[7]'), 0,
+       json_extract(value, '$[8]'), 0, json_extract(value, '$[9]'), json_extract(value, '$[10]')
+FROM json_each(?) WHERE true ON CONFLICT DO NOTHING RETURNING id
+"""
+
+
+def _patiently(work: Callable[[], None]) -> None:
+    """Tries again while another program is in the way: changing a file to WAL does not wait by itself."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if code_of(error) not in ("SQLITE_BUSY", "SQLITE_LOCKED") or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+_files: dict[str, StoreFile] = {}
+_registry = threading.RLock()  # guards _files and each file's `users`
+_abandoned: list[StoreFile] = []
+
+
+def open_file(path: str) -> StoreFile:
+    """The file at `path`, made if it is not there; of several calls in one process all get the same one. Each ends with `leave_file`.
+
+    Raises:
+        StoreError: it cannot be used; the message says why and what to do.
+    """
+    path = os.path.realpath(path)
+    with _registry:
+        file = _files.get(path)
+        if file is not None and file.pid != os.getpid():  # a server that forks without Python's hooks, as uWSGI does by default
+            _files.pop(path).abandon()
+            file = None
+        if file is None:
+            file = _files[path] = StoreFile(path)
+        file.users += 1
+        return file
+
+
+def leave_file(file: StoreFile) -> None:
+    """Closes it if the caller was the last one."""
+    with _registry:
+        if file.pid != os.getpid():
+            return
+        file.users -= 1
+        if file.users > 0 or _files.get(file.path) is not file:
+            return
+        del _files[file.path]
+        file.close()
+
+
+def _close_all() -> None:
+    """At the end of the process, after its timers were stopped."""
+    for file in list(_files.values()):
+        file.close(1.0)
+
+
+def _before_fork() -> None:
+    _registry.acquire()
+    for file in _files.values():
+        file.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for file in _files.values():
+        file.after_fork_in_parent()
+    _registry.release()
+
+
+def _after_fork_in_child() -> None:
+    global _registry  # noqa: PLW0603 (the parent's may be held by a thread that the child does not have)
+    _registry = threading.RLock()
+    for file in _files.values():
+        file.abandon()
+    _files.clear()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

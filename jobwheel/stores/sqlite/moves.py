@@ -1,0 +1,175 @@
+"""Adds, cancels and changes as writes of a group: what each does in the file when its turn comes. Made by `store`.
+
+Each runs inside a transaction on the writing connection, so what it reads cannot change before it is written. `Add` is in `file`, since
+many of them become one statement there; what is here is the way of those that meet another job with their key.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from sqlite3 import Connection
+from typing import Any
+
+from jobwheel.errors import JobExists, TooManyPending
+from jobwheel.store import IfExists
+from jobwheel.stores.sqlite import schema
+from jobwheel.stores.sqlite.file import INSERT, Add, Record
+from jobwheel.stores.sqlite.group import Write
+from jobwheel.stores.sqlite.records import COLUMNS
+
+WAITING = f"({schema.SCHEDULED}, {schema.PAUSED}, {schema.PARKED})"
+HOLDER = f"key IS NOT NULL AND state < {schema.ENDED} AND flags & {schema.SUPERSEDED} = 0"
+"""True of the one row that its key leads to, in the words of the index `job_key`."""
+
+BY_ID = f"SELECT {COLUMNS} FROM job WHERE id = ?"
+BY_KEY = f"SELECT {COLUMNS} FROM job WHERE key = ? AND {HOLDER}"
+PENDING = f"SELECT coalesce(sum(n), 0) FROM tally WHERE state IN {WAITING}"
+_END = f"UPDATE job SET state = {schema.CANCELLED}, ended = ? WHERE id = ? RETURNING {COLUMNS}"
+_SUPERSEDE = f"UPDATE job SET flags = flags | {schema.SUPERSEDED} WHERE id = ?"
+
+Refs = int | str
+
+
+class AddOne(Add):
+    """Adds a row; the result is (id of the row that now holds, record of the row that it replaced or None)."""
+
+    __slots__ = ("_if_exists", "_key", "_limit", "_now")
+
+    def __init__(
+        self, deadline: float, full: bool, id: int, values: bytes, key: str | None, if_exists: IfExists, limit: int, now: Callable[[], int]
+    ) -> None:
+        super().__init__(deadline, full, id, values, plain=not limit)
+        self.result = (id, None)
+        self._key = key
+        self._if_exists = if_exists
+        self._limit = limit
+        self._now = now
+
+    def run(self, connection: Connection) -> None:
+        if self._limit:
+            check_room(connection, self._limit, 1, [self._key])
+        self.result = add_contended(connection, self.id, self.values, self._key, self._if_exists, self._now())
+
+
+class AddMany(Write):
+    """Adds rows in order, all or none; the result is a list of what `AddOne` gives."""
+
+    __slots__ = ("_limit", "_now", "_rows")
+
+    def __init__(
+        self, deadline: float, full: bool, rows: Sequence[tuple[int, bytes, str | None, IfExists]], limit: int, now: Callable[[], int]
+    ) -> None:
+        super().__init__(deadline, full, alone=True)
+        self._rows = rows
+        self._limit = limit
+        self._now = now
+
+    def run(self, connection: Connection) -> None:
+        if self._limit:
+            check_room(connection, self._limit, len(self._rows), [key for _, _, key, _ in self._rows])
+        text = "[" + ",".join([values.decode() for _, values, _, _ in self._rows]) + "]"
+        added = {id for (id,) in connection.execute(INSERT, (text,)).fetchall()}
+        self.result = [
+            (id, None) if id in added else self._add_contended(connection, id, values, key, if_exists, added)
+            for id, values, key, if_exists in self._rows
+        ]
+
+    def _add_contended(
+        self, connection: Connection, id: int, values: bytes, key: str | None, if_exists: IfExists, added: set[int]
+    ) -> tuple[int, Record | None]:
+        answer = add_contended(connection, id, values, key, if_exists, self._now())
+        added.add(answer[0])
+        return answer
+
+
+def add_contended(
+    connection: Connection, id: int, values: bytes, key: str | None, if_exists: IfExists, now: int
+) -> tuple[int, Record | None]:
+    """Adds a row after a look at who has its key."""
+    replaced: Record | None = None
+    holder = None if key is None else connection.execute(BY_KEY, (key,)).fetchone()
+    if holder is not None:
+        assert key is not None
+        if if_exists == "error":
+            raise JobExists(key, holder[0])
+        if if_exists == "keep":
+            return holder[0], None
+        if holder[5] == schema.RUNNING:
+            connection.execute(_SUPERSEDE, (holder[0],))
+        else:
+            (replaced,) = connection.execute(_END, (now, holder[0])).fetchall()
+    connection.execute(INSERT, ("[" + values.decode() + "]",)).fetchall()
+    return id, replaced
+
+
+def check_room(connection: Connection, limit: int, wanted: int, keys: Sequence[str | None]) -> None:
+    """Raises `TooManyPending` unless so many more may wait; one that replaces a waiting one, or yields to it, is none more."""
+    named = [key for key in keys if key is not None]
+    distinct = list(dict.fromkeys(named))
+    held = f"SELECT count(*) FROM job WHERE key IN (SELECT value FROM json_each(?)) AND {HOLDER} AND state IN {WAITING}"
+    wanted -= len(named) - len(distinct)
+    if distinct:
+        wanted -= connection.execute(held, (json.dumps(distinct),)).fetchone()[0]
+    if wanted > 0 and connection.execute(PENDING).fetchone()[0] + wanted > limit:
+        raise TooManyPending(limit)
+
+
+class Single(Write):
+    """One statement, which needs no transaction around it; the result is the one row that it returns, or None."""
+
+    __slots__ = ("_statement", "_values")
+
+    def __init__(self, deadline: float, full: bool, statement: str, values: Sequence[Any]) -> None:
+        super().__init__(deadline, full)
+        self.single = True
+        self._statement = statement
+        self._values = values
+
+    def run(self, connection: Connection) -> None:
+        records = connection.execute(self._statement, self._values).fetchall()
+        self.result = records[0] if records else None
+
+
+class Edit(Write):
+    """Reads the live row that `ref` names and writes what `decide` makes of it; the result is (record before, record after), or None.
+
+    `decide` gives new values by column, or None to leave all as it is; what it raises reaches the caller, and nothing is changed.
+    """
+
+    __slots__ = ("_decide", "_ref", "_where")
+
+    def __init__(self, deadline: float, full: bool, ref: Refs, decide: Callable[[Connection, Record], dict[str, Any] | None]) -> None:
+        super().__init__(deadline, full)
+        self._ref = ref
+        self._decide = decide
+
+    def run(self, connection: Connection) -> None:
+        self.result = None
+        record = connection.execute(BY_KEY if isinstance(self._ref, str) else BY_ID, (self._ref,)).fetchone()
+        if record is None:
+            return
+        values = self._decide(connection, record)
+        if values is not None:
+            names = ", ".join(f"{name} = ?" for name in values)
+            (after,) = connection.execute(
+                f"UPDATE job SET {names} WHERE id = ? RETURNING {COLUMNS}", (*values.values(), record[0])
+            ).fetchall()
+            self.result = (record, after)
+
+
+def cancel_statement(ref: Refs) -> str:
+    """Ends a waiting row, or asks a running one to stop; returns the row as it is then."""
+    return _CANCEL + (f"key = ? AND {HOLDER}" if isinstance(ref, str) else f"id = ? AND state < {schema.ENDED}") + f" RETURNING {COLUMNS}"
+
+
+_CANCEL = f"""
+UPDATE job SET
+    state = CASE state WHEN {schema.RUNNING} THEN {schema.RUNNING} ELSE {schema.CANCELLED} END,
+    flags = CASE state WHEN {schema.RUNNING} THEN flags | {schema.CANCEL_ASKED} ELSE flags END,
+    ended = CASE state WHEN {schema.RUNNING} THEN NULL ELSE ? END
+WHERE """
+
+
+def flip_statement(ref: Refs, now: int, to: int) -> str:
+    """Moves a row from one state to another if it is there; returns it as it is then."""
+    which = f"key = ? AND {HOLDER}" if isinstance(ref, str) else "id = ?"
+    return f"UPDATE job SET state = {to} WHERE {which} AND +state = {now} RETURNING {COLUMNS}"

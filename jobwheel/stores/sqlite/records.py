@@ -1,0 +1,153 @@
+"""Rows of the table `job` as jobwheel's values: `Row` for what runs, `ScheduledJob` for what users see; and the way back.
+
+A row whose kind this process does not know, or whose data it cannot read, is `unresolvable` to it: a verdict of the reader, not of the
+file, so that another process, which knows better, runs it all the same.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from jobwheel import codec
+from jobwheel.job import IJob, JobContext
+from jobwheel.kind import Kind
+from jobwheel.row import Row, ScheduledJob, Terms
+from jobwheel.state import State
+from jobwheel.stores.sqlite import schema
+from jobwheel.stores.sqlite.file import Record
+from jobwheel.stores.sqlite.kinds import Kinds
+from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
+
+COLUMNS = "id, kind, data, key, priority, state, basis, due, delay, attempt, created, flags, tags, more, started, late, ended"
+
+STATES = (
+    State.SCHEDULED, State.PAUSED, State.RUNNING, State.UNRESOLVABLE,
+    State.SUCCEEDED, State.FAILED, State.CANCELLED, State.MISSED, State.INTERRUPTED,
+)  # fmt: skip
+"""By their numbers in the file."""
+NUMBER_OF = {state: number for number, state in enumerate(STATES)}
+
+
+class More(msgspec.Struct, omit_defaults=True):
+    """What only some rows have, in the column `more`. A moment is a pair (basis, microseconds)."""
+
+    until: tuple[int, int] | None = None
+    """`max_wait`'s bound."""
+    nominal: tuple[int, int] | None = None
+    """The first due moment, where a retry has moved the row away from it."""
+    error: str | None = None
+    trace: str | None = None
+    result: Any = None
+    progress: tuple[int, int, str] | None = None
+    log: tuple[str, ...] = ()
+    timed_out: bool = False
+
+
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+_more = msgspec.json.Decoder(More)
+_tags = msgspec.json.Decoder(tuple[str, ...])
+NONE = More()
+
+
+def read_more(text: str | None) -> More:
+    """The column `more`."""
+    return NONE if text is None else _more.decode(text)
+
+
+def write_more(more: More) -> str | None:
+    """For the column `more`. A result that has no JSON form becomes its repr."""
+    if more == NONE:
+        return None
+    try:
+        return _encode(more).decode()
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        more.result = repr(more.result)[:10_000]
+        return _encode(more).decode()
+
+
+def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> list[Any]:
+    """The values of a new row, in the order of `file.INSERT`, but for the id. Rounds `row.due` to what the file will say."""
+    terms = row.terms
+    created = micros(row.created + moments.offset())
+    if terms is not None and terms.wall is not None:
+        basis, due = WALL, round(terms.wall * SECOND)
+    else:
+        basis, due = moments.basis, micros(row.due)
+        row.due = due / SECOND
+    tags = more = None
+    if terms is not None:
+        tags = _encode(terms.tags).decode() if terms.tags else None
+        more = write_more(More(until=(moments.basis, micros(terms.until)))) if terms.until is not None else None
+    delay = None if row.delay is None else micros(row.delay)
+    return [kind, data.decode(), row.key, row.priority, basis, due, delay, created, tags, more]
+
+
+def row_of(record: Record, kind: Kind, job: IJob | None, moments: Moments) -> Row:
+    """A row for a runner, or to tell of."""
+    id, _, _, key, priority, state, basis, due, delay, attempt, created, _, tags, text, _, _, ended = record
+    terms = Terms()
+    row = Row(job, moments.to_elapsed(basis, due), None if delay is None else delay / SECOND, key, priority, terms, kind)
+    row.id, row.attempt, row.state = id, attempt, STATES[state]
+    offset = moments.offset()
+    terms.created = created / SECOND - offset
+    if tags is not None:
+        terms.tags = _tags.decode(tags)
+    if basis == WALL:
+        terms.wall = due / SECOND
+    if ended is not None:
+        row.ended = ended / SECOND - offset
+    if text is not None:
+        more = read_more(text)
+        if more.until is not None:
+            terms.until = moments.to_elapsed(*more.until)
+        if more.nominal is not None:
+            terms.nominal = moments.to_elapsed(*more.nominal)
+            terms.date = more.nominal[1] / SECOND if more.nominal[0] == WALL else None
+    return row
+
+
+def picture_of(record: Record, kinds: Kinds, moments: Moments, run: Row | None) -> ScheduledJob:
+    """What users see. `run`: the row itself where this process runs it, which knows more than the file."""
+    id, number, data, key, priority, code, basis, due, _, attempt, created, flags, tags, text, started, late, ended = record
+    name, kind = kinds.name_of(number), kinds.kind_of(number)
+    state = STATES[code]
+    job = None
+    if kind is not None:
+        try:
+            job = codec.decode(kind, data)
+        except codec.UnreadableData:
+            kind = None
+    if code in (schema.SCHEDULED, schema.PAUSED, schema.PARKED):
+        state = State.UNRESOLVABLE if kind is None else State.SCHEDULED if code == schema.PARKED else state
+    more = read_more(text)
+    context: JobContext | None = None
+    asked = bool(flags & schema.CANCEL_ASKED) or more.timed_out
+    if run is not None and run.attempt == attempt and code == schema.RUNNING:
+        context = run.run
+        if run.started is not None:
+            started = round((run.started + moments.offset()) * SECOND)
+            late = max(0, round((run.started - run.due) * SECOND))
+    if context is not None:
+        asked = asked or context.cancel_asked or context.timed_out
+    return ScheduledJob(
+        id, name if kind is None else kind.name, key, job, _date(moments.to_wall(basis, due)), state, attempt, priority,
+        () if tags is None else _tags.decode(tags), _date(created / SECOND),
+        started=None if started is None else _date(started / SECOND),
+        ended=None if ended is None else _date(ended / SECOND),
+        lateness=None if late is None or started is None else late / SECOND,
+        error=more.error, trace=more.trace, result=more.result,
+        progress=more.progress if context is None else context.progress_now,
+        log=more.log if context is None else tuple(context.lines),
+        cancel_requested=asked,
+        timed_out=more.timed_out if context is None else context.timed_out,
+    )  # fmt: skip
+
+
+def matches_text(job: ScheduledJob, data: str, text: str) -> bool:
+    """Whether `text`, whatever the case of letters, is in the job's data, key or error."""
+    return text.lower() in f"{job.job or data} {job.key or ''} {job.error or ''}".lower()
+
+
+def _date(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

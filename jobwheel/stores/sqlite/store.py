@@ -1,0 +1,522 @@
+"""The SQLite store: durable, and shared by the processes of one machine. What it does is here; how, in the rooms beside it.
+
+| room | what it does |
+|---|---|
+| `file` | two connections, the lock file, this process's number; who may write now; forks |
+| `group` | writes of several threads in one transaction |
+| `moves` | adds, cancels and changes, as writes |
+| `claims` | from waiting to running, to the end, and back after a crash |
+| `window` | which jobs of the near future are in this process's waiting room |
+| `moments`, `kinds`, `records` | between the file's values and jobwheel's |
+| `schema`, `lockfile`, `trouble` | tables and versions; the kernel's locks; errors in words |
+
+Promises: see `docs/guarantees.md`. In short: what an add, a cancel or a move acknowledged is on disk; a due job is claimed by one process;
+a job whose process died runs again, or ends, as its kind says.
+Relies on: a local disk; one lock file per store, which nobody deletes.
+Not promised: a picture of several jobs at one instant.
+"""
+
+import json
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from jobwheel import codec
+from jobwheel.clock import Clock
+from jobwheel.errors import BadValue, StoreError
+from jobwheel.job import context_of
+from jobwheel.kind import Kind, find_kind
+from jobwheel.row import Entry, Row, ScheduledJob, StoredRow, Ticket
+from jobwheel.settings import Settings
+from jobwheel.state import ENDED, State
+from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store, Sweep
+from jobwheel.stores.sqlite import moves, schema
+from jobwheel.stores.sqlite.claims import Claims
+from jobwheel.stores.sqlite.file import PATIENCE, Record, StoreFile, leave_file, open_file
+from jobwheel.stores.sqlite.group import Write
+from jobwheel.stores.sqlite.kinds import Kinds
+from jobwheel.stores.sqlite.moments import SECOND, Moments, micros
+from jobwheel.stores.sqlite.records import (
+    COLUMNS,
+    NUMBER_OF,
+    STATES,
+    matches_text,
+    picture_of,
+    read_more,
+    row_of,
+    values_of,
+    write_more,
+)
+from jobwheel.stores.sqlite.window import Window
+from jobwheel.verdict import Verdict
+
+PRUNE = 500
+"""Ended rows deleted in one transaction."""
+PAGE = 500
+"""Rows read at once by `find`."""
+WAITING = frozenset({schema.SCHEDULED, schema.PAUSED, schema.PARKED})
+REVIVABLE = frozenset({schema.FAILED, schema.MISSED, schema.INTERRUPTED})
+BEFORE_READING = "SELECT id, kind, state, basis, due, priority FROM job WHERE id IN (SELECT value FROM json_each(?))"
+
+
+class SqliteStore(Store):
+    """See the module."""
+
+    durable: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+
+    def __init__(self, clock: Clock, settings: Settings) -> None:
+        self._path = settings.store.path
+        self._full = settings.store.durability == "power"
+        self._limit = settings.max_pending
+        self._keep = settings.store.keep
+        self._keep_for = round(settings.store.keep_days * 86400 * SECOND)
+        self._moments = Moments(clock)
+        self._kinds = Kinds()
+        self._claims = Claims(self._moments, self._kinds)
+        self._window = Window(self._moments, self._kinds)
+        self._limited: dict[str, set[int]] = {}  # running ids of the kinds that have a max_running
+        self._limited_lock = threading.Lock()  # counting and entering are one step, for those kinds only
+        self._opening = threading.RLock()
+        self._open: StoreFile | None = None
+        self._leave: Callable[[], object] = lambda: None
+
+    # --- opening and closing ---
+
+    def open(self) -> None:
+        self._file  # noqa: B018 (opens it)
+
+    @property
+    def _file(self) -> StoreFile:
+        return self._open or self._attach()
+
+    def _attach(self) -> StoreFile:
+        with self._opening:
+            if self._open is None:
+                file = open_file(self._path)
+                try:
+                    self._moments.join(file)
+                    self._kinds.look(file)
+                except BaseException:
+                    leave_file(file)
+                    raise
+                leave = weakref.finalize(self, leave_file, file)
+                leave.atexit = False  # the file closes itself then
+                self._leave = leave
+                self._open = file
+            return self._open
+
+    def close(self) -> None:
+        with self._opening:
+            self._open = None
+            self._leave()
+            self._window.forget()
+
+    # --- adding ---
+
+    def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
+        file = self._file
+        values = self._prepared(file, row)
+        write = moves.AddOne(self._deadline(), self._full, row.id, values, row.key, if_exists, self._limit, self._moments.wall)
+        return self._held(row, file.group.submit(write))
+
+    def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
+        file = self._file
+        prepared = [(self._prepared(file, row), row, if_exists) for row, if_exists in rows]
+        orders = [(row.id, values, row.key, if_exists) for values, row, if_exists in prepared]
+        if not orders:
+            return []
+        answers = file.group.submit(moves.AddMany(self._deadline(), self._full, orders, self._limit, self._moments.wall))
+        return [self._held(row, answer) for (row, _), answer in zip(rows, answers, strict=True)]
+
+    def _prepared(self, file: StoreFile, row: Row) -> bytes:
+        """Gives the row its id; its values as the file takes them."""
+        assert row.job is not None
+        data = row.data if isinstance(row, StoredRow) else codec.storable(row.job)
+        kind = self._kinds.number_of(row.kind.name, file)
+        row.id = file.next_id()
+        try:
+            return msgspec.json.encode([row.id, *values_of(row, kind, data, self._moments)])
+        except UnicodeEncodeError as error:
+            raise BadValue(f"the key {row.key!r:.80} or a tag cannot be stored: {error}; use text that can be written as UTF-8") from error
+
+    def _held(self, row: Row, answer: tuple[int, Record | None]) -> tuple[Row, Row | None]:
+        id, replaced = answer
+        return row if id == row.id else self._other(id, row), None if replaced is None else self._row(replaced)
+
+    def _other(self, id: int, row: Row) -> Row:
+        """The row that was kept instead of `row`; it may have ended since."""
+        found = self._file.read(moves.BY_ID, (id,))
+        if found:
+            return self._row(found[0])
+        other = Row(row.job, row.due, row.delay, row.key, row.priority, row.terms, row.kind)
+        other.id, other.state = id, State.SUCCEEDED
+        return other
+
+    def _row(self, record: Record) -> Row:
+        kind = self._kinds.told(record[1])
+        job = None
+        if find_kind(kind.name) is not None:
+            try:
+                job = codec.decode(kind, record[2])
+            except codec.UnreadableData:
+                job = None
+        return row_of(record, kind, job, self._moments)
+
+    def _deadline(self) -> float:
+        return time.monotonic() + PATIENCE
+
+    # --- running ---
+
+    def claim(self, entries: Sequence[Entry]) -> Claim:
+        file, tickets = self._file, self._window.tickets
+        held: list[tuple[str, Entry]] = []
+        reserved: dict[int, Kind] = {}
+        wanted: dict[int, Entry] = {}
+        fragile = False
+        for entry in entries:
+            kind = entry.kind
+            fragile = fragile or (kind is not None and kind.options.on_crash == "interrupt")
+            id: int = entry.id  # type: ignore[attr-defined]  # a ticket, or in tests a row
+            if kind is not None and not kind.is_free and not self._may_run(kind, id, reserved):
+                held.append((kind.name, entry))
+            else:
+                wanted[id] = entry
+        try:
+            rows, unreadable = self._claims.take(file, list(wanted), fragile and self._full) if wanted else ([], {})
+        except BaseException:
+            for id, kind in reserved.items():
+                self._make_way(kind.name, id)
+            raise
+        self._window.unreadable.update(unreadable)
+        for row in rows:
+            del wanted[row.id]
+            reserved.pop(row.id, None)
+            tickets.pop(row.id, None)
+        for id, kind in reserved.items():
+            self._make_way(kind.name, id)
+        return Claim(rows, self._later(file, wanted) if wanted else [], held)
+
+    def _later(self, file: StoreFile, wanted: dict[int, Entry]) -> list[Entry]:
+        """Of those that could not be claimed, the ones that fall due later than was believed; the others are let go of."""
+        later: list[Entry] = []
+        for id, number, state, basis, due, _ in file.read(BEFORE_READING, (json.dumps(list(wanted)),)):
+            if state in (schema.SCHEDULED, schema.PARKED) and id not in self._window.unreadable and self._kinds.kind_of(number) is not None:
+                entry = wanted.pop(id)
+                entry.due = self._moments.to_elapsed(basis, due)
+                if isinstance(entry, Ticket):
+                    entry.wall = None if basis == self._moments.basis else self._moments.to_wall(basis, due)
+                    self._window.tickets.setdefault(id, entry)
+                later.append(entry)
+        for id, entry in wanted.items():
+            if self._window.tickets.get(id) is entry:
+                self._window.tickets.pop(id, None)
+        return later
+
+    def _may_run(self, kind: Kind, id: int, reserved: dict[int, Kind]) -> bool:
+        most = kind.options.max_running
+        if most is None:
+            return True
+        with self._limited_lock:
+            ids = self._limited.setdefault(kind.name, set())
+            if id in ids or len(ids) >= most:
+                return False
+            ids.add(id)
+            reserved[id] = kind
+            return True
+
+    def _make_way(self, kind: str, id: int) -> None:
+        ids = self._limited.get(kind)
+        if ids is not None:
+            ids.discard(id)
+
+    def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
+        return self.settle_many([(row, attempt, verdict)])[0]
+
+    def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]]) -> list[State | None]:
+        states = self._claims.settle(self._file, settlements)
+        if self._limited:
+            for (row, _, _), state in zip(settlements, states, strict=True):
+                if state is not None:
+                    self._make_way(row.kind.name, row.id)
+        return states
+
+    def hand_back(self, rows: Iterable[Row]) -> list[Row]:
+        rows = list(rows)
+        for row in rows:
+            self._make_way(row.kind.name, row.id)
+        try:
+            return self._claims.hand_back(self._file, rows)
+        except StoreError:
+            for row in rows:  # the next sweep of a process on this file hands them back, or a rescue does
+                self._file.runs.pop(row.id, None)
+            raise
+
+    # --- changing ---
+
+    def cancel(self, ref: Ref) -> Row | None:
+        file, ref = self._file, _named(ref)
+        record = self._submit(file, moves.Single(self._deadline(), self._full, moves.cancel_statement(ref), (self._moments.wall(), ref)))
+        if record is None:
+            return None
+        if record[5] == schema.RUNNING:
+            run = file.runs.get(record[0])
+            if run is not None:
+                context_of(run).cancel_asked = True
+            return None
+        return self._row(record)
+
+    def _submit(self, file: StoreFile, write: Write) -> Any:
+        return file.group.submit(write)
+
+    def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
+        def decide(_: object, record: Record) -> dict[str, Any] | None:
+            state, basis, own, text = record[5], record[6], record[8], record[13]
+            if state not in WAITING:
+                return None
+            if (own is None and delay is None) or (delay is None and (state == schema.PAUSED or basis == 0)):
+                raise BadValue(
+                    f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
+                )
+            due = self._moments.elapsed() + (own if delay is None else micros(delay))
+            more = read_more(text)
+            if more.until is not None:
+                due = min(due, micros(self._moments.to_elapsed(*more.until)))
+            return {"basis": self._moments.basis, "due": due, "more": _without_nominal(text)}
+
+        answer = self._submit(self._file, moves.Edit(self._deadline(), self._full, _named(ref), decide))
+        if answer is None:
+            return None
+        before, after = answer
+        return self._row(after), self._moments.to_elapsed(before[6], before[7]) > self._moments.to_elapsed(after[6], after[7])
+
+    def reschedule(self, ref: Ref, due: float, wall: float | None) -> Row | None:
+        def decide(_: object, record: Record) -> dict[str, Any] | None:
+            if record[5] not in WAITING:
+                return None
+            values: dict[str, Any] = {"more": _without_nominal(record[13])}
+            if wall is not None:
+                return values | {"basis": 0, "due": round(wall * SECOND)}
+            if record[8] is None:
+                values["delay"] = max(0, micros(due) - self._moments.elapsed())  # from now on it has a delay, and may be touched
+            return values | {"basis": self._moments.basis, "due": micros(due)}
+
+        return self._edited(ref, decide)
+
+    def retry(self, ref: Ref) -> Row | None:
+        record = self._find_ended(ref)
+        if record is None:
+            return None
+        hung = self._claims.hung.get(record[0])
+        if hung is not None and hung.run is not None and hung.run.hung:
+            return None
+        self._claims.hung.pop(record[0], None)
+
+        def decide(connection: Any, record: Record) -> dict[str, Any] | None:
+            if record[5] not in REVIVABLE:
+                return None
+            if self._limit:
+                moves.check_room(connection, self._limit, 1, [])
+            if record[3] is not None and connection.execute(moves.BY_KEY, (record[3],)).fetchone() is not None:
+                return None
+            return {
+                "state": schema.SCHEDULED, "basis": self._moments.basis, "due": self._moments.elapsed(), "flags": 0, "ended": None,
+            }  # fmt: skip
+
+        return self._edited(record[0], decide)
+
+    def _edited(self, ref: Ref, decide: Callable[[Any, Record], dict[str, Any] | None]) -> Row | None:
+        answer = self._submit(self._file, moves.Edit(self._deadline(), self._full, _named(ref), decide))
+        return None if answer is None else self._row(answer[1])
+
+    def pause(self, ref: Ref) -> Row | None:
+        return self._flip(ref, schema.SCHEDULED, schema.PAUSED)
+
+    def resume(self, ref: Ref) -> Row | None:
+        return self._flip(ref, schema.PAUSED, schema.SCHEDULED)
+
+    def _flip(self, ref: Ref, now: int, to: int) -> Row | None:
+        ref = _named(ref)
+        record = self._submit(self._file, moves.Single(self._deadline(), self._full, moves.flip_statement(ref, now, to), (ref,)))
+        return None if record is None else self._row(record)
+
+    # --- waking ---
+
+    def entry(self, row: Row) -> Entry | None:
+        terms = row.terms
+        basis, due = (self._moments.basis, micros(row.due)) if terms is None or terms.wall is None else (0, round(terms.wall * SECOND))
+        return self._window.entry(row.id, basis, due, row.priority, self._kinds.number_of(row.kind.name, self._file))
+
+    def dropped(self, row: Row) -> Entry | None:
+        # A paused one keeps its ticket: another thread may be resuming it, and its arming must not be undone.
+        return self._window.tickets.pop(row.id, None) if row.state in ENDED else None
+
+    def waits(self, entry: Entry) -> bool:
+        return not isinstance(entry, Ticket) or self._window.tickets.get(entry.id) is entry
+
+    def reanchor(self) -> list[Entry]:
+        self._moments.look(self._file)
+        return list(self._window.reanchor())
+
+    def window(self, until: float) -> list[Entry]:
+        return list(self._window.load(self._file, until))
+
+    def new_room(self) -> None:
+        self._window.forget()
+
+    def sweep(self, want: int) -> Sweep:
+        file = self._file
+        file.check()
+        self._moments.look(file)
+        self._kinds.look(file)
+        ended = self._claims.rescue(file)
+        self._claims.look(file)
+        entries = self._window.sweep(file, want) if want > 0 else []
+        self._prune(file)
+        return Sweep(list(entries), ended, self._window.more)
+
+    def _prune(self, file: StoreFile) -> None:
+        """Deletes what history is to forget, in small pieces, so that nobody waits long for his turn to write."""
+        old = self._moments.wall() - self._keep_for
+        while True:
+            ((kept,),) = file.read(
+                f"SELECT coalesce(sum(CASE WHEN state = {schema.DELETED} THEN -n ELSE n END), 0) FROM tally WHERE state >= {schema.ENDED}"
+            )
+            surplus = max(0, kept - self._keep)
+            if not surplus and not file.read(f"SELECT 1 FROM job WHERE state >= {schema.ENDED} AND ended < ? LIMIT 1", (old,)):
+                return
+            least = min(surplus, PRUNE)
+            delete = (
+                f"DELETE FROM job WHERE id IN (SELECT id FROM job WHERE state >= {schema.ENDED} ORDER BY ended LIMIT ?) "
+                f"OR id IN (SELECT id FROM job WHERE state >= {schema.ENDED} AND ended < ? ORDER BY ended LIMIT ?) RETURNING id"
+            )
+            if not file.write_one(delete, (least, old, PRUNE), False, len):
+                return
+
+    # --- asking ---
+
+    def get(self, ref: Ref) -> ScheduledJob | None:
+        file, ref = self._file, _named(ref)
+        found = file.read(moves.BY_KEY if isinstance(ref, str) else moves.BY_ID, (ref,))
+        record = found[0] if found else self._find_ended(ref)
+        if record is None or self._forgotten(record):
+            return None
+        return self._picture(file, record)
+
+    def _find_ended(self, ref: Ref) -> Record | None:
+        ref = _named(ref)
+        if isinstance(ref, str):
+            latest = f"SELECT {COLUMNS} FROM job WHERE key = ? AND state >= {schema.ENDED} ORDER BY ended DESC, id DESC LIMIT 1"
+            found = self._file.read(latest, (ref,))
+        else:
+            found = self._file.read(moves.BY_ID, (ref,))
+        return found[0] if found else None
+
+    def _forgotten(self, record: Record) -> bool:
+        return record[16] is not None and (self._keep == 0 or record[16] < self._moments.wall() - self._keep_for)
+
+    def _picture(self, file: StoreFile, record: Record) -> ScheduledJob:
+        if record[1] > 0 and self._kinds.kind_of(record[1]) is None:
+            self._kinds.look(file)
+        return picture_of(record, self._kinds, self._moments, file.runs.get(record[0]))
+
+    def find(self, query: Query) -> list[ScheduledJob]:
+        found: list[ScheduledJob] = []
+        for job in self._matching(query):
+            found.append(job)
+            if len(found) == query.limit:
+                break
+        return found
+
+    def ids(self, query: Query) -> list[int]:
+        if query.text is None and query.states is not None and not _needs_reading(query.states):
+            where, values = self._where(query)
+            return [id for (id,) in self._file.read(f"SELECT id FROM job WHERE {where} AND id > ? ORDER BY id", (*values, query.after))]
+        return [job.id for job in self._matching(query)]
+
+    def _matching(self, query: Query) -> Iterable[ScheduledJob]:
+        file = self._file
+        self._kinds.look(file)
+        where, values = self._where(query)
+        after = query.after
+        while True:
+            statement = f"SELECT {COLUMNS} FROM job WHERE {where} AND id > ? ORDER BY id LIMIT {PAGE}"
+            records = file.read(statement, (*values, after))
+            for record in records:
+                job = self._picture(file, record)
+                if self._forgotten(record) or (query.states is not None and job.state not in query.states):
+                    continue
+                if query.text is None or matches_text(job, record[2], query.text):
+                    yield job
+            if len(records) < PAGE:
+                return
+            after = records[-1][0]
+
+    def _where(self, query: Query) -> tuple[str, list[Any]]:
+        """What the file can tell; what depends on the reader is left to him."""
+        parts, values = ["true"], []
+        if query.states is not None:
+            codes = {NUMBER_OF[state] for state in query.states}
+            if codes & WAITING:
+                codes |= {schema.PARKED, *({schema.SCHEDULED, schema.PAUSED} if State.UNRESOLVABLE in query.states else ())}
+            parts.append(f"state IN ({', '.join(map(str, sorted(codes)))})")
+        if query.kind is not None:
+            self._kinds.look(self._file)
+            parts.append("kind IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps(self._kinds.numbers_of(query.kind)))
+        if query.key is not None:
+            parts.append("key = ?")
+            values.append(query.key)
+        if query.tag is not None:
+            parts.append("id IN (SELECT job FROM tag WHERE tag = ?)")
+            values.append(query.tag)
+        return " AND ".join(parts), values
+
+    def counts(self) -> Counts:
+        file = self._file
+        self._kinds.look(file)
+        live = dict.fromkeys(range(schema.ENDED), 0)
+        ended: dict[State, int] = {}
+        for number, state, count in file.read("SELECT kind, state, n FROM tally WHERE n <> 0"):
+            if state == schema.DELETED:
+                continue
+            if state >= schema.ENDED:
+                ended[STATES[state]] = ended.get(STATES[state], 0) + count
+            elif state == schema.RUNNING:
+                live[state] += count
+            else:
+                live[state if self._kinds.kind_of(number) is not None else schema.PARKED] += count
+        return Counts(live[schema.SCHEDULED], live[schema.PAUSED], live[schema.RUNNING], live[schema.PARKED], ended)
+
+    def overdue(self) -> float | None:
+        known = json.dumps(self._kinds.known())
+        first = (
+            f"SELECT min(due) FROM (SELECT due FROM job WHERE state = {schema.SCHEDULED} AND basis = ? AND due <= ? "
+            f"AND kind IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT 1)"
+        )
+        file = self._file
+        dues = [(basis, file.read(first, (basis, limit, known))[0][0]) for basis, limit in self._moments.limits()]
+        return min((self._moments.to_elapsed(basis, due) for basis, due in dues if due is not None), default=None)
+
+
+def _named(ref: Ref) -> int | str:
+    return ref.id if isinstance(ref, ScheduledJob) else ref
+
+
+def _needs_reading(states: frozenset[State]) -> bool:
+    """Whether only a look at the data tells if a row is in one of these states."""
+    waiting = {State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE}
+    return bool(states & waiting) and not states >= waiting
+
+
+def _without_nominal(text: str | None) -> str | None:
+    """The column `more` of a row that gets another due moment."""
+    if text is None:
+        return None
+    more = read_more(text)
+    more.nominal = None
+    return write_more(more)

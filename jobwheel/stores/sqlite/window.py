@@ -1,0 +1,157 @@
+"""What of the file is in this process's waiting room: a ticket for each job of the near future that this process can run. For one store.
+
+A ticket is a hint: the claim decides by the file. Tickets come from this process's own adds and moves, from the window (what falls due
+until the horizon, loaded ahead of time and in bounded pieces), and from the sweep (what is overdue or about to be, and has no ticket
+here: added, moved or left behind by other processes).
+
+Promises: what this process adds is armed exactly; what others add or move is seen by the next sweep, and armed exactly if it falls due
+later than that; memory is bounded whatever the file holds; a million overdue rows cost a sweep no more than a thousand.
+Relies on: one thread at a time calling `load` and `sweep`; any may call `entry`.
+
+No row falls between the horizon and the adder: `load` first publishes the new horizon and then reads the file; an adder first writes to
+the file and then reads the horizon. One of the two sees the other.
+"""
+
+import json
+from math import inf
+
+from jobwheel.row import Ticket
+from jobwheel.stores.sqlite import schema
+from jobwheel.stores.sqlite.file import StoreFile
+from jobwheel.stores.sqlite.kinds import Kinds
+from jobwheel.stores.sqlite.moments import SECOND, Moments
+
+MOST = 20_000
+"""Tickets loaded for the window at once; with so many here no more are loaded until SHORT before the horizon."""
+SHORT = 5.0
+"""Seconds before the horizon at which more must be loaded, however many are here."""
+AHEAD = 2_500_000
+"""Microseconds by which a sweep looks into the future: more than the time between two sweeps, so that what others add is not late."""
+PAGE = 1024
+PAGES = 10
+"""Rows that one query reads, and queries of one sweep on one basis: what has a ticket is passed by, and the next sweep goes on there."""
+
+DUE = """
+SELECT id, due, priority, kind FROM job
+WHERE state = 0 AND basis = ? AND due >= ? AND due < ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT ?
+"""
+PARKED = f"""
+SELECT id, basis, due, priority, kind FROM job
+WHERE state = {schema.PARKED} AND id > ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
+"""
+
+
+class Window:
+    """See the module."""
+
+    def __init__(self, moments: Moments, kinds: Kinds) -> None:
+        self.tickets: dict[int, Ticket] = {}
+        self.unreadable: set[int] = set()
+        """Jobs whose data this process could not read: it does not try them again."""
+        self.horizon = -inf
+        """Elapsed moment up to which everything is here."""
+        self.more = False
+        """The last sweep left overdue rows behind since it had as many as were wanted."""
+        self._moments = moments
+        self._kinds = kinds
+        self._cursors: dict[int, int] = {}
+        self._parked_after = 0
+
+    def entry(self, id: int, basis: int, due: int, priority: int, kind: int) -> Ticket | None:
+        """The ticket to arm for a job that waits; None if it is none of this process's, or beyond the horizon."""
+        moment = self._moments.to_elapsed(basis, due)
+        ticket = self.tickets.get(id)
+        if ticket is None:
+            known = self._kinds.kind_of(kind)
+            if moment >= self.horizon or known is None or id in self.unreadable:
+                return None
+            ticket = self.tickets.setdefault(id, Ticket(id, moment, priority, known))
+        ticket.due = moment
+        ticket.wall = None if basis == self._moments.basis else self._moments.to_wall(basis, due)
+        return ticket
+
+    def load(self, file: StoreFile, until: float) -> list[Ticket]:
+        """New tickets for what falls due before `until` (elapsed), the overdue left out, unless more than half of the way there is loaded.
+
+        Where there are too many it gives fewer, and the horizon is nearer.
+        """
+        since, now = self.horizon, self._moments.elapsed() / SECOND
+        if since - now > (until - now) / 2 or until <= since or (len(self.tickets) > MOST and since - now > SHORT):
+            return []
+        self.horizon = until
+        start = max(since, now)
+        try:
+            found, reached = self._read(file, start, until)
+        except BaseException:
+            self.horizon = since
+            raise
+        self.horizon = max(reached, start + 1 / SECOND)
+        return found
+
+    def _read(self, file: StoreFile, start: float, until: float) -> tuple[list[Ticket], float]:
+        found: list[Ticket] = []
+        known, reached, elapsed = json.dumps(self._kinds.known()), until, self._moments.elapsed()
+        ahead, far = round(start * SECOND) - elapsed, round(min(until - start, 1e9) * SECOND)
+        for basis, moment in self._moments.limits(ahead):
+            records = file.read(DUE, (basis, moment, moment + far, known, MOST))
+            found += [ticket for id, due, priority, kind in records if (ticket := self._new(id, basis, due, priority, kind)) is not None]
+            if len(records) == MOST:
+                reached = min(reached, self._moments.to_elapsed(basis, records[-1][1]))
+        return found, reached
+
+    def _new(self, id: int, basis: int, due: int, priority: int, kind: int) -> Ticket | None:
+        """A ticket for a row that has none here, or has one that would come too late."""
+        ticket = self.tickets.get(id)
+        if ticket is not None and ticket.due <= self._moments.to_elapsed(basis, due) + 1e-6:
+            return None
+        horizon, self.horizon = self.horizon, inf  # whatever is asked for here is wanted
+        try:
+            return self.entry(id, basis, due, priority, kind)
+        finally:
+            self.horizon = horizon
+
+    def sweep(self, file: StoreFile, want: int) -> list[Ticket]:
+        """New tickets, about `want` of them, for what is overdue or falls due within AHEAD: oldest first."""
+        found: list[Ticket] = []
+        known = json.dumps(self._kinds.known())
+        self.more = False
+        for basis, limit in self._moments.limits(AHEAD):
+            since = self._cursors.pop(basis, -(2**62))
+            for _ in range(PAGES):
+                records = file.read(DUE, (basis, since, limit, known, PAGE))
+                found += [
+                    ticket for id, due, priority, kind in records if (ticket := self._new(id, basis, due, priority, kind)) is not None
+                ]
+                if len(records) < PAGE:
+                    break
+                since = records[-1][1] + (records[0][1] == records[-1][1])
+                if len(found) >= want:
+                    self.more = True
+                    break
+            else:
+                self._cursors[basis] = since
+        return found + self._look_at_parked(file, known)
+
+    def _look_at_parked(self, file: StoreFile, known: str) -> list[Ticket]:
+        records = file.read(PARKED, (self._parked_after, known, PAGE))
+        self._parked_after = records[-1][0] if len(records) == PAGE else 0
+        return [
+            ticket
+            for id, basis, due, priority, kind in records
+            if id not in self.unreadable and (ticket := self._new(id, basis, due, priority, kind)) is not None
+        ]
+
+    def reanchor(self) -> list[Ticket]:
+        """The wall clock was stepped: tickets that follow it, with their moments by the new one. The window is loaded anew after it."""
+        moved = []
+        for ticket in list(self.tickets.values()):
+            if ticket.wall is not None:
+                ticket.due = ticket.wall - self._moments.offset()
+                moved.append(ticket)
+        self.horizon = -inf
+        return moved
+
+    def forget(self) -> None:
+        """A new room begins."""
+        self.tickets.clear()
+        self.horizon = -inf
