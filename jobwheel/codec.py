@@ -72,6 +72,7 @@ def storable(job: IJob) -> bytes:
     return stored
 
 
+@lru_cache(maxsize=1024)
 def _fields(cls: type) -> tuple[str, ...]:
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls))

@@ -235,9 +235,19 @@ class Lifecycle:
             if not row.kind.is_free:
                 self._free(row.kind.name)
 
-    def health_unstarted(self, now: float) -> Health:
-        """How it is while it is not started. Where others share the store, jobs may wait: they are missed only when they are late."""
-        counts = self.store.counts()
+    def health(self, now: float, dropped: int) -> Health:
+        """How the timer is at the elapsed moment `now`, with so many events dropped."""
+        try:
+            counts = self.store.counts()
+            session = self.session
+            if session is None:
+                return self._health_unstarted(counts, now)
+            return session.health(self.paused, counts, now, dropped)
+        except StoreError as error:
+            return Health((f"the store fails: {error}",), self.session is not None, self.paused, events_dropped=dropped)
+
+    def _health_unstarted(self, counts: Counts, now: float) -> Health:
+        """Where others share the store, jobs may wait for them: they are missed only when they are late."""
         problems = []
         if not self.store.shared:
             if counts.scheduled:

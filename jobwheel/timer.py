@@ -330,11 +330,7 @@ class TimerManager:
 
     def health(self) -> Health:
         """Whether the timer does its work; `problems` says in words what is wrong."""
-        life = self._use()
-        session = life.session
-        if session is None:
-            return life.health_unstarted(self._elapsed())
-        return session.health(life.paused, life.store.counts(), self._elapsed(), self._hub.dropped)
+        return self._use().health(self._elapsed(), self._hub.dropped)
 
     def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
         """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own."""

@@ -8,7 +8,7 @@ again, which at-least-once allows; a death of the process undoes nothing, since 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from sqlite3 import Connection
 
 import msgspec
@@ -147,33 +147,29 @@ class Claims:
             due = micros(moments.elapsed() / SECOND + verdict.delay) if isinstance(verdict, Again) else None
             more = write_more(self._more(row, verdict))
             others.append([row.id, attempt, NUMBER_OF[verdict.state], due, started, late, more])
-        states: dict[int, int] = {}
-        if plain:
-            states |= file.write_one(
-                SUCCEED,
-                (now, json.dumps(plain), file.number),
-                False,
-                lambda records: self._over(file, [(id, schema.SUCCEEDED) for (id,) in records]),
-            )
-        if others:
-            values = {"now": now, "basis": moments.basis, "runs": json.dumps(others), "owner": file.number}
-            states |= file.write_one(SETTLE, values, False, lambda records: self._over(file, records))
+        values = {"now": now, "basis": moments.basis, "runs": json.dumps(others), "owner": file.number}
+        succeeded = (now, json.dumps(plain), file.number)
+
+        def work(connection: Connection) -> list[Record]:
+            records = connection.execute(SETTLE, values).fetchall()
+            return records + [(id, schema.SUCCEEDED) for (id,) in connection.execute(SUCCEED, succeeded).fetchall()]
+
+        if not others:
+            ids = file.write_one(SUCCEED, succeeded, False, list)
+            states = {id: schema.SUCCEEDED for (id,) in ids}
+        else:
+            states = dict(file.write(work, full=False)) if plain else dict(file.write_one(SETTLE, values, False, list))
         dues = {id: due for id, _, _, due, *_ in others}
         return [self._ended(file, row, attempt, verdict, states, dues.get(row.id)) for row, attempt, verdict in settlements]
-
-    def _over(self, file: StoreFile, records: Iterable[Record]) -> dict[int, int]:
-        states: dict[int, int] = dict(records)
-        for id in states:
-            file.runs.pop(id, None)
-        return states
 
     def _ended(self, file: StoreFile, row: Row, attempt: int, verdict: Verdict, states: dict[int, int], due: object) -> State | None:
         """Lets the row itself tell what became of it."""
         state = states.get(row.id)
-        if state is None or row.attempt != attempt:
-            if file.runs.get(row.id) is row and row.attempt == attempt:
-                # Not ours any more by the file: somebody took this process for dead, or another timer of it settled the run.
-                file.runs.pop(row.id, None)
+        if row.attempt != attempt:
+            return None
+        if file.runs.get(row.id) is row:  # else it waits again already and was claimed anew
+            file.runs.pop(row.id, None)
+        if state is None:
             return None
         context = row.run
         if verdict is not SUCCEEDED:
@@ -230,10 +226,10 @@ class Claims:
         if not rows:
             return []
         mine = {row.id: row for row in rows}
-        states: dict[int, int] = file.write_one(
-            HAND_BACK, (self._moments.wall(), json.dumps(list(mine)), file.number), False, lambda records: self._over(file, records)
-        )
+        states: dict[int, int] = dict(file.write_one(HAND_BACK, (self._moments.wall(), json.dumps(list(mine)), file.number), False, list))
         for id, state in states.items():
+            if file.runs.get(id) is mine[id]:
+                file.runs.pop(id, None)
             mine[id].attempt -= 1
             mine[id].state = STATES[state]
         return [row for row in rows if states.get(row.id) == schema.SCHEDULED]

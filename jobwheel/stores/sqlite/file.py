@@ -41,6 +41,10 @@ CACHE = -16000
 """KiB of pages that each connection keeps: helps from some 500,000 waiting jobs on."""
 
 
+class Closed(StoreError):
+    """This process has closed the file since the caller got it."""
+
+
 class StoreFile:
     """See the module. `open_file` gives it."""
 
@@ -52,6 +56,7 @@ class StoreFile:
         self.runs: dict[int, Row] = {}
         """Rows that are RUNNING with this process as their owner. Changed while writing only, so under the lock it is exact."""
         self.users = 0
+        self.closed = False
         self.broken: str | None = None
         """Why nothing is written any more."""
         self.group = Group(self._commit)
@@ -61,7 +66,7 @@ class StoreFile:
         self._busy = False  # this thread is between `_begin` and `_end`: a signal handler finds it so
         self._full = True
         self._ids = iter(range(0))
-        self._ids_lock = threading.Lock()
+        self._ids_lock = threading.RLock()  # reentrant, as all here, for signal handlers
         self._locks: LockFile
         self._writer: sqlite3.Connection
         self._reader: sqlite3.Connection
@@ -141,7 +146,7 @@ class StoreFile:
                     self._locks.unlock()
                     self._locks.close()
         finally:
-            self.broken = f"{self.path} was closed by this process"
+            self.closed = True
             self._writing.release()
 
     # --- writing ---
@@ -170,8 +175,7 @@ class StoreFile:
         try:
             if self._busy:
                 raise StoreError("this call came from a signal handler in the middle of a write of the same thread; call it again later")
-            if self.broken:
-                raise StoreError(self.broken)
+            self._check_use()
             self._lock(deadline)
         except BaseException:
             self._writing.release()
@@ -290,9 +294,8 @@ class StoreFile:
 
     def read(self, statement: str, values: Values = ()) -> list[Record]:
         """All rows of a query."""
-        if self.broken:
-            raise StoreError(self.broken)
         with self._reading:
+            self._check_use()
             try:
                 return self._reader.execute(statement, values).fetchall()
             except sqlite3.Error as error:
@@ -300,10 +303,15 @@ class StoreFile:
 
     def check(self) -> None:
         """Raises `StoreError` when the file is not what it was."""
-        if self.broken:
-            raise StoreError(self.broken)
+        self._check_use()
         if not self._in_place():
             raise StoreError(f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use")
+
+    def _check_use(self) -> None:
+        if self.closed:
+            raise Closed(f"{self.path} was closed by this process")
+        if self.broken:
+            raise StoreError(self.broken)
 
     # --- processes ---
 

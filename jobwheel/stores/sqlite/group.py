@@ -50,6 +50,11 @@ class Write:
         self.gate: threading.Lock | None = None
         self.thread = 0
 
+    def afresh(self) -> Write:
+        """Itself, as if it had not been submitted yet."""
+        self.error, self.done, self.leads, self.gate = None, False, False, None
+        return self
+
     def run(self, connection: Connection) -> None:
         """Writes, and leaves its answer in `result`."""
         raise NotImplementedError

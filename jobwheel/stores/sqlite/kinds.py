@@ -12,7 +12,7 @@ class Kinds:
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
-        self._growing = threading.Lock()  # held while a name is written for the first time
+        self._growing = threading.RLock()  # held while a name is written for the first time
 
     def look(self, file: StoreFile) -> None:
         """Reads what other processes have added."""

@@ -128,5 +128,6 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
     (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
         raise StoreError(
-            f"{path} is damaged ({answer}); it was left as it is: restore a backup, or move it away (with -wal and -shm) to begin anew"
+            f"{path} is damaged ({answer.splitlines()[-1]}); it was left as it is: restore a backup, or move it away "
+            f"(with -wal and -shm) to begin anew"
         )

@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -36,7 +36,7 @@ from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store, Sweep
 from jobwheel.stores.sqlite import moves, schema
 from jobwheel.stores.sqlite.claims import Claims
-from jobwheel.stores.sqlite.file import PATIENCE, Record, StoreFile, leave_file, open_file
+from jobwheel.stores.sqlite.file import PATIENCE, Closed, Record, StoreFile, leave_file, open_file
 from jobwheel.stores.sqlite.group import Write
 from jobwheel.stores.sqlite.kinds import Kinds
 from jobwheel.stores.sqlite.moments import SECOND, Moments, micros
@@ -53,6 +53,8 @@ from jobwheel.stores.sqlite.records import (
 )
 from jobwheel.stores.sqlite.window import Window
 from jobwheel.verdict import Verdict
+
+T = TypeVar("T")
 
 PRUNE = 500
 """Ended rows deleted in one transaction."""
@@ -80,7 +82,7 @@ class SqliteStore(Store):
         self._claims = Claims(self._moments, self._kinds)
         self._window = Window(self._moments, self._kinds)
         self._limited: dict[str, set[int]] = {}  # running ids of the kinds that have a max_running
-        self._limited_lock = threading.Lock()  # counting and entering are one step, for those kinds only
+        self._limited_lock = threading.RLock()  # counting and entering are one step, for those kinds only
         self._opening = threading.RLock()
         self._open: StoreFile | None = None
         self._leave: Callable[[], object] = lambda: None
@@ -119,22 +121,21 @@ class SqliteStore(Store):
     # --- adding ---
 
     def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
-        file = self._file
-        values = self._prepared(file, row)
+        values = self._prepared(row)
         write = moves.AddOne(self._deadline(), self._full, row.id, values, row.key, if_exists, self._limit, self._moments.wall)
-        return self._held(row, file.group.submit(write))
+        return self._held(row, self._submit(write))
 
     def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
-        file = self._file
-        prepared = [(self._prepared(file, row), row, if_exists) for row, if_exists in rows]
+        prepared = [(self._prepared(row), row, if_exists) for row, if_exists in rows]
         orders = [(row.id, values, row.key, if_exists) for values, row, if_exists in prepared]
         if not orders:
             return []
-        answers = file.group.submit(moves.AddMany(self._deadline(), self._full, orders, self._limit, self._moments.wall))
+        answers = self._submit(moves.AddMany(self._deadline(), self._full, orders, self._limit, self._moments.wall))
         return [self._held(row, answer) for (row, _), answer in zip(rows, answers, strict=True)]
 
-    def _prepared(self, file: StoreFile, row: Row) -> bytes:
+    def _prepared(self, row: Row) -> bytes:
         """Gives the row its id; its values as the file takes them."""
+        file = self._file
         assert row.job is not None
         data = row.data if isinstance(row, StoredRow) else codec.storable(row.job)
         kind = self._kinds.number_of(row.kind.name, file)
@@ -144,13 +145,30 @@ class SqliteStore(Store):
         except UnicodeEncodeError as error:
             raise BadValue(f"the key {row.key!r:.80} or a tag cannot be stored: {error}; use text that can be written as UTF-8") from error
 
+    def _submit(self, write: Write) -> Any:
+        return self._used(lambda file: file.group.submit(write.afresh()))
+
+    def _read(self, statement: str, values: Sequence[Any] = ()) -> list[Record]:
+        return self._used(lambda file: file.read(statement, values))
+
+    def _used(self, use: Callable[[StoreFile], T]) -> T:
+        """What `use` gives; a file that a shutdown closes at this very moment is opened again for it."""
+        while True:
+            file = self._file
+            try:
+                return use(file)
+            except Closed:
+                with self._opening:
+                    if self._open is file:
+                        self._open = None
+
     def _held(self, row: Row, answer: tuple[int, Record | None]) -> tuple[Row, Row | None]:
         id, replaced = answer
         return row if id == row.id else self._other(id, row), None if replaced is None else self._row(replaced)
 
     def _other(self, id: int, row: Row) -> Row:
         """The row that was kept instead of `row`; it may have ended since."""
-        found = self._file.read(moves.BY_ID, (id,))
+        found = self._read(moves.BY_ID, (id,))
         if found:
             return self._row(found[0])
         other = Row(row.job, row.due, row.delay, row.key, row.priority, row.terms, row.kind)
@@ -259,19 +277,16 @@ class SqliteStore(Store):
     # --- changing ---
 
     def cancel(self, ref: Ref) -> Row | None:
-        file, ref = self._file, _named(ref)
-        record = self._submit(file, moves.Single(self._deadline(), self._full, moves.cancel_statement(ref), (self._moments.wall(), ref)))
+        ref = _named(ref)
+        record = self._submit(moves.Single(self._deadline(), self._full, moves.cancel_statement(ref), (self._moments.wall(), ref)))
         if record is None:
             return None
         if record[5] == schema.RUNNING:
-            run = file.runs.get(record[0])
+            run = self._file.runs.get(record[0])
             if run is not None:
                 context_of(run).cancel_asked = True
             return None
         return self._row(record)
-
-    def _submit(self, file: StoreFile, write: Write) -> Any:
-        return file.group.submit(write)
 
     def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
         def decide(_: object, record: Record) -> dict[str, Any] | None:
@@ -288,11 +303,13 @@ class SqliteStore(Store):
                 due = min(due, micros(self._moments.to_elapsed(*more.until)))
             return {"basis": self._moments.basis, "due": due, "more": _without_nominal(text)}
 
-        answer = self._submit(self._file, moves.Edit(self._deadline(), self._full, _named(ref), decide))
+        answer = self._submit(moves.Edit(self._deadline(), self._full, _named(ref), decide))
         if answer is None:
             return None
         before, after = answer
-        return self._row(after), self._moments.to_elapsed(before[6], before[7]) > self._moments.to_elapsed(after[6], after[7])
+        row = self._row(after)
+        earlier = self._moments.to_elapsed(before[6], before[7]) > row.due
+        return row, earlier or not self._window.put_off(row.id, row.due)
 
     def reschedule(self, ref: Ref, due: float, wall: float | None) -> Row | None:
         def decide(_: object, record: Record) -> dict[str, Any] | None:
@@ -330,7 +347,7 @@ class SqliteStore(Store):
         return self._edited(record[0], decide)
 
     def _edited(self, ref: Ref, decide: Callable[[Any, Record], dict[str, Any] | None]) -> Row | None:
-        answer = self._submit(self._file, moves.Edit(self._deadline(), self._full, _named(ref), decide))
+        answer = self._submit(moves.Edit(self._deadline(), self._full, _named(ref), decide))
         return None if answer is None else self._row(answer[1])
 
     def pause(self, ref: Ref) -> Row | None:
@@ -341,7 +358,7 @@ class SqliteStore(Store):
 
     def _flip(self, ref: Ref, now: int, to: int) -> Row | None:
         ref = _named(ref)
-        record = self._submit(self._file, moves.Single(self._deadline(), self._full, moves.flip_statement(ref, now, to), (ref,)))
+        record = self._submit(moves.Single(self._deadline(), self._full, moves.flip_statement(ref, now, to), (ref,)))
         return None if record is None else self._row(record)
 
     # --- waking ---
@@ -381,46 +398,39 @@ class SqliteStore(Store):
 
     def _prune(self, file: StoreFile) -> None:
         """Deletes what history is to forget, in small pieces, so that nobody waits long for his turn to write."""
+        kept = f"(SELECT sum(CASE WHEN state = {schema.DELETED} THEN -n ELSE n END) FROM tally WHERE state >= {schema.ENDED})"
+        surplus = f"max(0, min({PRUNE}, coalesce({kept}, 0) - ?))"
+        aged = f"SELECT id FROM job WHERE state >= {schema.ENDED} AND ended < ? ORDER BY ended LIMIT {PRUNE}"
+        oldest = f"SELECT id FROM job WHERE state >= {schema.ENDED} ORDER BY ended LIMIT {surplus}"
         old = self._moments.wall() - self._keep_for
-        while True:
-            ((kept,),) = file.read(
-                f"SELECT coalesce(sum(CASE WHEN state = {schema.DELETED} THEN -n ELSE n END), 0) FROM tally WHERE state >= {schema.ENDED}"
-            )
-            surplus = max(0, kept - self._keep)
-            if not surplus and not file.read(f"SELECT 1 FROM job WHERE state >= {schema.ENDED} AND ended < ? LIMIT 1", (old,)):
-                return
-            least = min(surplus, PRUNE)
-            delete = (
-                f"DELETE FROM job WHERE id IN (SELECT id FROM job WHERE state >= {schema.ENDED} ORDER BY ended LIMIT ?) "
-                f"OR id IN (SELECT id FROM job WHERE state >= {schema.ENDED} AND ended < ? ORDER BY ended LIMIT ?) RETURNING id"
-            )
-            if not file.write_one(delete, (least, old, PRUNE), False, len):
-                return
+        while file.read(f"SELECT {surplus} > 0 OR EXISTS ({aged})", (self._keep, old))[0][0]:
+            file.write_one(f"DELETE FROM job WHERE id IN ({oldest}) OR id IN ({aged})", (self._keep, old), False, len)
 
     # --- asking ---
 
     def get(self, ref: Ref) -> ScheduledJob | None:
-        file, ref = self._file, _named(ref)
-        found = file.read(moves.BY_KEY if isinstance(ref, str) else moves.BY_ID, (ref,))
+        ref = _named(ref)
+        found = self._read(moves.BY_KEY if isinstance(ref, str) else moves.BY_ID, (ref,))
         record = found[0] if found else self._find_ended(ref)
         if record is None or self._forgotten(record):
             return None
-        return self._picture(file, record)
+        return self._picture(record)
 
     def _find_ended(self, ref: Ref) -> Record | None:
         ref = _named(ref)
         if isinstance(ref, str):
             latest = f"SELECT {COLUMNS} FROM job WHERE key = ? AND state >= {schema.ENDED} ORDER BY ended DESC, id DESC LIMIT 1"
-            found = self._file.read(latest, (ref,))
+            found = self._read(latest, (ref,))
         else:
-            found = self._file.read(moves.BY_ID, (ref,))
+            found = self._read(moves.BY_ID, (ref,))
         return found[0] if found else None
 
     def _forgotten(self, record: Record) -> bool:
         return record[16] is not None and (self._keep == 0 or record[16] < self._moments.wall() - self._keep_for)
 
-    def _picture(self, file: StoreFile, record: Record) -> ScheduledJob:
-        if record[1] > 0 and self._kinds.kind_of(record[1]) is None:
+    def _picture(self, record: Record) -> ScheduledJob:
+        file = self._file
+        if self._kinds.kind_of(record[1]) is None:
             self._kinds.look(file)
         return picture_of(record, self._kinds, self._moments, file.runs.get(record[0]))
 
@@ -435,19 +445,17 @@ class SqliteStore(Store):
     def ids(self, query: Query) -> list[int]:
         if query.text is None and query.states is not None and not _needs_reading(query.states):
             where, values = self._where(query)
-            return [id for (id,) in self._file.read(f"SELECT id FROM job WHERE {where} AND id > ? ORDER BY id", (*values, query.after))]
+            return [id for (id,) in self._read(f"SELECT id FROM job WHERE {where} AND id > ? ORDER BY id", (*values, query.after))]
         return [job.id for job in self._matching(query)]
 
     def _matching(self, query: Query) -> Iterable[ScheduledJob]:
-        file = self._file
-        self._kinds.look(file)
         where, values = self._where(query)
         after = query.after
         while True:
             statement = f"SELECT {COLUMNS} FROM job WHERE {where} AND id > ? ORDER BY id LIMIT {PAGE}"
-            records = file.read(statement, (*values, after))
+            records = self._read(statement, (*values, after))
             for record in records:
-                job = self._picture(file, record)
+                job = self._picture(record)
                 if self._forgotten(record) or (query.states is not None and job.state not in query.states):
                     continue
                 if query.text is None or matches_text(job, record[2], query.text):
@@ -465,7 +473,7 @@ class SqliteStore(Store):
                 codes |= {schema.PARKED, *({schema.SCHEDULED, schema.PAUSED} if State.UNRESOLVABLE in query.states else ())}
             parts.append(f"state IN ({', '.join(map(str, sorted(codes)))})")
         if query.kind is not None:
-            self._kinds.look(self._file)
+            self._used(self._kinds.look)
             parts.append("kind IN (SELECT value FROM json_each(?))")
             values.append(json.dumps(self._kinds.numbers_of(query.kind)))
         if query.key is not None:
@@ -477,11 +485,10 @@ class SqliteStore(Store):
         return " AND ".join(parts), values
 
     def counts(self) -> Counts:
-        file = self._file
-        self._kinds.look(file)
+        self._used(self._kinds.look)
         live = dict.fromkeys(range(schema.ENDED), 0)
         ended: dict[State, int] = {}
-        for number, state, count in file.read("SELECT kind, state, n FROM tally WHERE n <> 0"):
+        for number, state, count in self._read("SELECT kind, state, n FROM tally WHERE n <> 0"):
             if state == schema.DELETED:
                 continue
             if state >= schema.ENDED:
@@ -498,8 +505,7 @@ class SqliteStore(Store):
             f"SELECT min(due) FROM (SELECT due FROM job WHERE state = {schema.SCHEDULED} AND basis = ? AND due <= ? "
             f"AND kind IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT 1)"
         )
-        file = self._file
-        dues = [(basis, file.read(first, (basis, limit, known))[0][0]) for basis, limit in self._moments.limits()]
+        dues = [(basis, self._read(first, (basis, limit, known))[0][0]) for basis, limit in self._moments.limits()]
         return min((self._moments.to_elapsed(basis, due) for basis, due in dues if due is not None), default=None)
 
 

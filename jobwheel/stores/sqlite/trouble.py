@@ -34,7 +34,10 @@ def code_of(error: sqlite3.Error) -> str:
 def told(path: str, error: sqlite3.Error | OSError) -> StoreError:
     """The error for callers."""
     if isinstance(error, OSError):
-        return StoreError(f"the store's file {path} cannot be used ({error.strerror}: {error.filename}); user {_user()}")
+        return StoreError(
+            f"the store's file {path} cannot be used ({error.strerror}: {error.filename}, user {_user()}): "
+            f"mend the permissions, or set store.path to another place"
+        )
     code = code_of(error)
     advice = _ADVICE.get(code, "this is unexpected: please report it").format(user=_user())
     return StoreError(f"the store's file {path} failed with {code or type(error).__name__} ({error}): {advice}")

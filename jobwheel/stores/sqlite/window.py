@@ -56,14 +56,15 @@ class Window:
         self._kinds = kinds
         self._cursors: dict[int, int] = {}
         self._parked_after = 0
+        self._stepped = False  # the wall clock was, since the window was loaded; set by the room's thread, reset by the keeper's
 
-    def entry(self, id: int, basis: int, due: int, priority: int, kind: int) -> Ticket | None:
-        """The ticket to arm for a job that waits; None if it is none of this process's, or beyond the horizon."""
+    def entry(self, id: int, basis: int, due: int, priority: int, kind: int, wanted: bool = False) -> Ticket | None:
+        """The ticket to arm for a job that waits; None if it is none of this process's, or beyond the horizon and not `wanted`."""
         moment = self._moments.to_elapsed(basis, due)
         ticket = self.tickets.get(id)
         if ticket is None:
             known = self._kinds.kind_of(kind)
-            if moment >= self.horizon or known is None or id in self.unreadable:
+            if (moment >= self.horizon and not wanted) or known is None or id in self.unreadable:
                 return None
             ticket = self.tickets.setdefault(id, Ticket(id, moment, priority, known))
         ticket.due = moment
@@ -75,6 +76,8 @@ class Window:
 
         Where there are too many it gives fewer, and the horizon is nearer.
         """
+        if self._stepped:
+            self._stepped, self.horizon = False, -inf
         since, now = self.horizon, self._moments.elapsed() / SECOND
         if since - now > (until - now) / 2 or until <= since or (len(self.tickets) > MOST and since - now > SHORT):
             return []
@@ -104,11 +107,7 @@ class Window:
         ticket = self.tickets.get(id)
         if ticket is not None and ticket.due <= self._moments.to_elapsed(basis, due) + 1e-6:
             return None
-        horizon, self.horizon = self.horizon, inf  # whatever is asked for here is wanted
-        try:
-            return self.entry(id, basis, due, priority, kind)
-        finally:
-            self.horizon = horizon
+        return self.entry(id, basis, due, priority, kind, wanted=True)
 
     def sweep(self, file: StoreFile, want: int) -> list[Ticket]:
         """New tickets, about `want` of them, for what is overdue or falls due within AHEAD: oldest first."""
@@ -148,8 +147,16 @@ class Window:
             if ticket.wall is not None:
                 ticket.due = ticket.wall - self._moments.offset()
                 moved.append(ticket)
-        self.horizon = -inf
+        self._stepped = True
         return moved
+
+    def put_off(self, id: int, due: float) -> bool:
+        """Lets the ticket of a job that falls due later than before know it; False: there is none here."""
+        ticket = self.tickets.get(id)
+        if ticket is None:
+            return False
+        ticket.due, ticket.wall = due, None
+        return True
 
     def forget(self) -> None:
         """A new room begins."""
