@@ -155,6 +155,10 @@ class Store(ABC):
         """A room begins that holds nothing yet."""
 
     @abstractmethod
+    def offset(self) -> float:
+        """Wall minus elapsed clock in seconds, by which it makes its pictures."""
+
+    @abstractmethod
     def window(self, until: float) -> list[Entry]:
         """Entries of SCHEDULED rows due before `until` that the room does not hold yet; a shared store leaves the overdue to `sweep`.
 

@@ -112,7 +112,7 @@ class TimerManager:
         if after_commit is not None:
             name = row.kind.name if key is None else f"{row.kind.name} with key {key!r}"
             call_after_commit(after_commit, partial(self._add_now, row, if_exists), name)
-            return snapshot(row, self._wall() - self._elapsed())
+            return snapshot(row, self._life.store.offset())
         held, replaced = life.store.add(row, if_exists)
         return self._added(row, held, replaced)
 
@@ -143,8 +143,8 @@ class TimerManager:
             life.disarm(replaced)
             self._tell_cancelled(replaced)
         if held is not row:
-            return life.store.get(held.id) or snapshot(held, self._wall() - self._elapsed())
-        picture = snapshot(row, self._wall() - self._elapsed())
+            return life.store.get(held.id) or snapshot(held, self._life.store.offset())
+        picture = snapshot(row, self._life.store.offset())
         if self._hub.listeners and self._hub.wants(JobAdded):
             self._hub.emit(JobAdded(picture))  # before the arming, and so before the events of its run
             self._hub.deliver()
@@ -406,7 +406,7 @@ class TimerManager:
         if self._waits.ids:
             self._waits.tell(row.id)
         if self._hub.listeners and self._hub.wants(JobCancelled):
-            self._hub.emit(JobCancelled(snapshot(row, self._wall() - self._elapsed())))
+            self._hub.emit(JobCancelled(snapshot(row, self._life.store.offset())))
             self._hub.deliver()
 
     def __copy__(self) -> Self:

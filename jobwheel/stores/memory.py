@@ -466,7 +466,10 @@ class MemoryStore(Store):
         return self._history.get(ref if isinstance(ref, int | str) else ref.id, self._elapsed())
 
     def _picture(self, row: Row) -> ScheduledJob:
-        return snapshot(row, self._clock.wall() - self._elapsed())
+        return snapshot(row, self.offset())
+
+    def offset(self) -> float:
+        return self._clock.wall() - self._elapsed()
 
     def find(self, query: Query) -> list[ScheduledJob]:
         return [self._picture(row) for row in nsmallest(query.limit, self._matching(query), key=_id)]

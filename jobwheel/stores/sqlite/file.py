@@ -100,6 +100,7 @@ class StoreFile:
             raise
 
     def _connect(self, opened: list[Any]) -> None:
+        self._refuse_foreign_wal()
         self._writer = self._connection()
         opened.append(self._writer)
         _patiently(lambda: schema.prepare(self._writer, self.path))
@@ -120,10 +121,28 @@ class StoreFile:
         self._reader.execute("PRAGMA query_only = ON")
         stat = os.stat(self.path)
         self._identity = (stat.st_dev, stat.st_ino)
+        self._locks.write(str(stat.st_ino))
+
+    def _refuse_foreign_wal(self) -> None:
+        """SQLite would replay a WAL that belongs to another file, one that was replaced while its WAL stayed."""
+        known = self._locks.read()
+        wal = f"{self.path}-wal"
+        if not known or not os.path.exists(self.path) or str(os.stat(self.path).st_ino) == known:
+            return
+        if os.path.exists(wal) and os.path.getsize(wal):
+            raise StoreError(
+                f"{self.path} was replaced by another file, and {wal} belongs to the one before: together they would be damaged. Stop "
+                f"every process that uses it, move {wal} and {self.path}-shm away, and start again; or, if all of them were copied here "
+                f"together from another place, delete {self.path}-lock"
+            )
 
     def _connection(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256)
-        connection.execute(f"PRAGMA cache_size = {CACHE}")
+        try:
+            connection.execute(f"PRAGMA cache_size = {CACHE}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def close(self, patience: float = PATIENCE) -> None:
@@ -185,8 +204,9 @@ class StoreFile:
         try:
             if not self._in_place():
                 raise StoreError(
-                    f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use: nothing is "
-                    f"written to it any more. Put it back, or stop every process that uses it and start them anew"
+                    f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use: nothing "
+                    f"is written to it any more. Put it back; or stop every process that uses it, move {self.path}-wal "
+                    f"and -shm away, which belong to the old file, and start them anew"
                 )
             if full is not self._full:
                 self._writer.execute("PRAGMA synchronous = " + ("FULL" if full else "NORMAL"))

@@ -69,7 +69,7 @@ def write_more(more: More) -> str | None:
 def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> list[Any]:
     """The values of a new row, in the order of `file.INSERT`, but for the id. Rounds `row.due` to what the file will say."""
     terms = row.terms
-    created = micros(row.created + moments.offset())
+    created = round((row.created + moments.offset()) * SECOND)
     if terms is not None and terms.wall is not None:
         basis, due = WALL, round(terms.wall * SECOND)
     else:

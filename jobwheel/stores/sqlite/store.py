@@ -379,6 +379,9 @@ class SqliteStore(Store):
         self._moments.look(self._file)
         return list(self._window.reanchor())
 
+    def offset(self) -> float:
+        return self._moments.offset()
+
     def window(self, until: float) -> list[Entry]:
         return list(self._window.load(self._file, until))
 
