@@ -16,6 +16,9 @@ from jobwheel.errors import BadType, BadValue
 from jobwheel.job import IJob
 from jobwheel.kind import Kind
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types whose values are the same if they are equal."""
+
 
 class UnreadableData(BadValue):
     """Stored data that the kind's class cannot be made from."""
@@ -63,7 +66,10 @@ def storable(job: IJob) -> bytes:
     except UnreadableData as error:
         raise BadType(f"{kind.name} cannot be stored: {error}; make the value fit the field's type") from error
     for name in _fields(type(job)):
-        path = _difference(getattr(job, name), getattr(back, name), name)
+        before, after = getattr(job, name), getattr(back, name)
+        if type(before) is type(after) and type(before) in _PLAIN and before == after:
+            continue
+        path = _difference(before, after, name)
         if path is not None:
             raise BadValue(
                 f"{kind.name}.{path} would not be read back as it is ({_at(job, path)!r:.80}): "

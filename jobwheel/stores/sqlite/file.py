@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from jobwheel.errors import StoreError
 from jobwheel.row import Row
 from jobwheel.stores.sqlite import schema
@@ -204,9 +206,9 @@ class StoreFile:
         try:
             if not self._in_place():
                 raise StoreError(
-                    f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use: nothing "
-                    f"is written to it any more. Put it back; or stop every process that uses it, move {self.path}-wal "
-                    f"and -shm away, which belong to the old file, and start them anew"
+                    f"the store's file {self.path} was deleted or replaced while it was in use: nothing is written to it any more. "
+                    f"Put it back; or stop every process that uses it, move {self.path}-wal and -shm away, which belong to the old "
+                    f"file, and start them anew"
                 )
             if full is not self._full:
                 self._writer.execute("PRAGMA synchronous = " + ("FULL" if full else "NORMAL"))
@@ -237,7 +239,7 @@ class StoreFile:
             stat = os.stat(self.path)
         except OSError:
             return False
-        return (stat.st_dev, stat.st_ino) == self._identity and self._locks.intact()
+        return stat.st_ino == self._identity[1] and stat.st_dev == self._identity[0]
 
     def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
@@ -324,7 +326,7 @@ class StoreFile:
     def check(self) -> None:
         """Raises `StoreError` when the file is not what it was."""
         self._check_use()
-        if not self._in_place():
+        if not self._in_place() or not self._locks.intact():
             raise StoreError(f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use")
 
     def _check_use(self) -> None:
@@ -377,11 +379,11 @@ class StoreFile:
 
 
 class Add(Write):
-    """A row to be added, as a JSON array in the order of `INSERT`'s values. `run` is for the one whose key somebody has."""
+    """A row to be added: its values in the order of `INSERT`. `run` is for the one whose key somebody has."""
 
     __slots__ = ("id", "plain", "values")
 
-    def __init__(self, deadline: float, full: bool, id: int, values: bytes, plain: bool) -> None:
+    def __init__(self, deadline: float, full: bool, id: int, values: Record, plain: bool) -> None:
         super().__init__(deadline, full)
         self.plain = plain
         """It may be added together with others in one statement."""
@@ -397,20 +399,29 @@ class Add(Write):
         adds = [write for write in batch if isinstance(write, Add) and write.plain]
         if not adds:
             return batch
-        added = {id for (id,) in connection.execute(INSERT, ("[" + ",".join([add.values.decode() for add in adds]) + "]",)).fetchall()}
+        added = insert(connection, [add.values for add in adds])
         for add in adds:
             if add.id in added:
                 add.done = True
         return [write for write in batch if not write.done]
 
 
-INSERT = """
-INSERT INTO job (id, kind, data, key, priority, state, basis, due, delay, attempt, created, flags, tags, more)
-SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
-       json_extract(value, '$[4]'), 0, json_extract(value, '$[5]'), json_extract(value, '$[6]'), json_extract(value, '$[7]'), 0,
-       json_extract(value, '$[8]'), 0, json_extract(value, '$[9]'), json_extract(value, '$[10]')
-FROM json_each(?) WHERE true ON CONFLICT DO NOTHING RETURNING id
+_INTO = "INSERT INTO job (id, kind, data, key, priority, basis, due, delay, created, tags, more, state, attempt, flags)"
+_OR_NOT = "ON CONFLICT DO NOTHING RETURNING id"
+INSERT_ONE = f"{_INTO} VALUES ({'?, ' * 11}0, 0, 0) {_OR_NOT}"
+INSERT_MANY = f"""
+{_INTO} SELECT {", ".join(f"json_extract(value, '$[{number}]')" for number in range(11))}, 0, 0, 0
+FROM json_each(?) WHERE true {_OR_NOT}
 """
+
+
+def insert(connection: sqlite3.Connection, rows: Sequence[Record]) -> set[int]:
+    """Adds SCHEDULED rows by one statement; gives the ids of those whose key nobody had, the others are not added."""
+    if len(rows) == 1:
+        added = connection.execute(INSERT_ONE, rows[0]).fetchall()
+    else:
+        added = connection.execute(INSERT_MANY, (msgspec.json.encode(rows).decode(),)).fetchall()
+    return {id for (id,) in added}
 
 
 def _patiently(work: Callable[[], None]) -> None:

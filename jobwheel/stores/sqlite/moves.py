@@ -12,7 +12,7 @@ from typing import Any
 from jobwheel.errors import JobExists, TooManyPending
 from jobwheel.store import IfExists
 from jobwheel.stores.sqlite import schema
-from jobwheel.stores.sqlite.file import INSERT, Add, Record
+from jobwheel.stores.sqlite.file import Add, Record, insert
 from jobwheel.stores.sqlite.group import Write
 from jobwheel.stores.sqlite.records import COLUMNS
 
@@ -35,7 +35,7 @@ class AddOne(Add):
     __slots__ = ("_if_exists", "_key", "_limit", "_now")
 
     def __init__(
-        self, deadline: float, full: bool, id: int, values: bytes, key: str | None, if_exists: IfExists, limit: int, now: Callable[[], int]
+        self, deadline: float, full: bool, id: int, values: Record, key: str | None, if_exists: IfExists, limit: int, now: Callable[[], int]
     ) -> None:
         super().__init__(deadline, full, id, values, plain=not limit)
         self.result = (id, None)
@@ -56,7 +56,7 @@ class AddMany(Write):
     __slots__ = ("_limit", "_now", "_rows")
 
     def __init__(
-        self, deadline: float, full: bool, rows: Sequence[tuple[int, bytes, str | None, IfExists]], limit: int, now: Callable[[], int]
+        self, deadline: float, full: bool, rows: Sequence[tuple[int, Record, str | None, IfExists]], limit: int, now: Callable[[], int]
     ) -> None:
         super().__init__(deadline, full, alone=True)
         self._rows = rows
@@ -66,15 +66,14 @@ class AddMany(Write):
     def run(self, connection: Connection) -> None:
         if self._limit:
             check_room(connection, self._limit, len(self._rows), [key for _, _, key, _ in self._rows])
-        text = "[" + ",".join([values.decode() for _, values, _, _ in self._rows]) + "]"
-        added = {id for (id,) in connection.execute(INSERT, (text,)).fetchall()}
+        added = insert(connection, [values for _, values, _, _ in self._rows])
         self.result = [
             (id, None) if id in added else self._add_contended(connection, id, values, key, if_exists, added)
             for id, values, key, if_exists in self._rows
         ]
 
     def _add_contended(
-        self, connection: Connection, id: int, values: bytes, key: str | None, if_exists: IfExists, added: set[int]
+        self, connection: Connection, id: int, values: Record, key: str | None, if_exists: IfExists, added: set[int]
     ) -> tuple[int, Record | None]:
         answer = add_contended(connection, id, values, key, if_exists, self._now())
         added.add(answer[0])
@@ -82,7 +81,7 @@ class AddMany(Write):
 
 
 def add_contended(
-    connection: Connection, id: int, values: bytes, key: str | None, if_exists: IfExists, now: int
+    connection: Connection, id: int, values: Record, key: str | None, if_exists: IfExists, now: int
 ) -> tuple[int, Record | None]:
     """Adds a row after a look at who has its key."""
     replaced: Record | None = None
@@ -97,7 +96,7 @@ def add_contended(
             connection.execute(_SUPERSEDE, (holder[0],))
         else:
             (replaced,) = connection.execute(_END, (now, holder[0])).fetchall()
-    connection.execute(INSERT, ("[" + values.decode() + "]",)).fetchall()
+    insert(connection, [values])
     return id, replaced
 
 

@@ -66,8 +66,8 @@ def write_more(more: More) -> str | None:
         return _encode(more).decode()
 
 
-def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> list[Any]:
-    """The values of a new row, in the order of `file.INSERT`, but for the id. Rounds `row.due` to what the file will say."""
+def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> Record:
+    """The values of a new row, in the order of `file.insert`. Rounds `row.due` to what the file will say."""
     terms = row.terms
     created = round((row.created + moments.offset()) * SECOND)
     if terms is not None and terms.wall is not None:
@@ -80,7 +80,7 @@ def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> list[Any]:
         tags = _encode(terms.tags).decode() if terms.tags else None
         more = write_more(More(until=(moments.basis, micros(terms.until)))) if terms.until is not None else None
     delay = None if row.delay is None else micros(row.delay)
-    return [kind, data.decode(), row.key, row.priority, basis, due, delay, created, tags, more]
+    return row.id, kind, data.decode(), row.key, row.priority, basis, due, delay, created, tags, more
 
 
 def row_of(record: Record, kind: Kind, job: IJob | None, moments: Moments) -> Row:

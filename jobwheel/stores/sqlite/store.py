@@ -23,8 +23,6 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import msgspec
-
 from jobwheel import codec
 from jobwheel.clock import Clock
 from jobwheel.errors import BadValue, StoreError
@@ -133,17 +131,19 @@ class SqliteStore(Store):
         answers = self._submit(moves.AddMany(self._deadline(), self._full, orders, self._limit, self._moments.wall))
         return [self._held(row, answer) for (row, _), answer in zip(rows, answers, strict=True)]
 
-    def _prepared(self, row: Row) -> bytes:
+    def _prepared(self, row: Row) -> Record:
         """Gives the row its id; its values as the file takes them."""
-        file = self._file
         assert row.job is not None
+        file = self._file
         data = row.data if isinstance(row, StoredRow) else codec.storable(row.job)
-        kind = self._kinds.number_of(row.kind.name, file)
-        row.id = file.next_id()
         try:
-            return msgspec.json.encode([row.id, *values_of(row, kind, data, self._moments)])
+            for text in (row.key or "", *(row.terms.tags if row.terms is not None else ())):
+                text.encode()
         except UnicodeEncodeError as error:
             raise BadValue(f"the key {row.key!r:.80} or a tag cannot be stored: {error}; use text that can be written as UTF-8") from error
+        kind = self._kinds.number_of(row.kind.name, file)
+        row.id = file.next_id()
+        return values_of(row, kind, data, self._moments)
 
     def _submit(self, write: Write) -> Any:
         return self._used(lambda file: file.group.submit(write.afresh()))
