@@ -54,7 +54,7 @@ CREATE TABLE job (
     late INTEGER,
     ended INTEGER
 );
-CREATE INDEX job_due ON job (basis, due, priority, kind) WHERE state = {SCHEDULED};
+CREATE INDEX job_due ON job (basis, due, priority, kind, state) WHERE state = {SCHEDULED};
 CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL AND state < {ENDED} AND flags & {SUPERSEDED} = 0;
 CREATE INDEX job_running ON job (owner) WHERE state = {RUNNING};
 CREATE INDEX job_parked ON job (id) WHERE state = {PARKED};

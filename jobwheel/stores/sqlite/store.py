@@ -475,13 +475,21 @@ class SqliteStore(Store):
             if codes & WAITING:
                 codes |= {schema.PARKED, *({schema.SCHEDULED, schema.PAUSED} if State.UNRESOLVABLE in query.states else ())}
             parts.append(f"state IN ({', '.join(map(str, sorted(codes)))})")
+            # In words that lead to an index: those rows are few, whatever waits.
+            if codes and min(codes) >= schema.ENDED:
+                parts.append(f"id IN (SELECT id FROM job WHERE state >= {schema.ENDED})")
+            elif codes == {schema.RUNNING}:
+                parts.append(f"id IN (SELECT id FROM job WHERE state = {schema.RUNNING})")
         if query.kind is not None:
             self._used(self._kinds.look)
             parts.append("kind IN (SELECT value FROM json_each(?))")
             values.append(json.dumps(self._kinds.numbers_of(query.kind)))
         if query.key is not None:
-            parts.append("key = ?")
-            values.append(query.key)
+            parts.append(
+                f"id IN (SELECT id FROM job WHERE key = ? AND {moves.HOLDER} UNION ALL SELECT id FROM job WHERE key = ? AND "
+                f"state >= {schema.ENDED} UNION ALL SELECT id FROM job WHERE key = ? AND state = {schema.RUNNING})"
+            )
+            values += [query.key] * 3
         if query.tag is not None:
             parts.append("id IN (SELECT job FROM tag WHERE tag = ?)")
             values.append(query.tag)
