@@ -165,6 +165,9 @@ class Dispatcher:
 
     def settle_left(self) -> None:
         """Tries again to write down the verdicts that the store could not take."""
+        if self._store.durable:
+            self._settle()
+            return
         for _ in range(len(self._unsettled)):
             try:
                 self.done(*self._unsettled.popleft())
@@ -336,9 +339,9 @@ class Dispatcher:
                 batch += (verdicts.popleft() for _ in range(min(len(verdicts), BATCH)))
                 states = self._store.settle_many(batch)
             except Exception as error:
-                self._unsettled.extend(batch)
+                verdicts.extendleft(reversed(batch))
                 self._store_failed(error)
-                continue
+                return
             finally:
                 self._settling.release()
             if self.store_error is not None:
@@ -347,10 +350,10 @@ class Dispatcher:
                 self._settled(row, state)
 
     def _settled(self, row: Row, state: State | None) -> None:
-        if state is None:
-            return
         if not row.kind.is_free:
             self._free(row.kind.name)
+        if state is None:
+            return
         if state is State.SCHEDULED:
             entry = self._store.entry(row)
             if entry is not None:

@@ -54,11 +54,13 @@ class Keeper:
                 late.append(entry)
             else:
                 self._arm(entry)
+        dispatcher.add_overdue(late, sweep.more)
         for row in sweep.ended:
             dispatcher.ended(row)
+        if sweep.trouble is not None:
+            raise sweep.trouble
         for entry in store.window(now + self._horizon):
             self._arm(entry)
-        dispatcher.add_overdue(late, sweep.more)
 
 
 class KeeperThread:

@@ -176,10 +176,16 @@ class Lifecycle:
     def arm(self, row: Row) -> None:
         """Into the room of the present session, if it is due soon; without one the next start finds the row in the store's window."""
         session = self.session
-        if session is not None:
+        while session is not None:
             entry = self.store.entry(row)
-            if entry is not None:
-                session.room.arm(entry)
+            if entry is None:
+                return
+            session.room.arm(entry)
+            armed, session = session, self.session
+            if armed is session:
+                return
+            if session is None:
+                self.store.disown(row)  # lest a start that is under way takes it for armed
 
     def _arm_entry(self, entry: Entry) -> None:
         session = self.session

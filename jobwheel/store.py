@@ -37,6 +37,8 @@ class Sweep(NamedTuple):
     ended: list[Row] = []  # noqa: RUF012
     more: bool = False
     """There were more overdue ones than were wanted."""
+    trouble: Exception | None = None
+    """What the store failed with after some of it was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,9 @@ class Store(ABC):
     def entry(self, row: Row) -> Entry | None:
         """What a room is to hold for a row that waits. None: nothing now, since it is far away; a later `window` has it."""
         return row
+
+    def disown(self, row: Row) -> None:
+        """The entry that `entry` gave for it was armed in a room that is gone."""
 
     def dropped(self, row: Row) -> Entry | None:
         """What a room may still hold for a row that was cancelled or paused, and is to forget."""

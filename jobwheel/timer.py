@@ -148,11 +148,7 @@ class TimerManager:
         if self._hub.listeners and self._hub.wants(JobAdded):
             self._hub.emit(JobAdded(picture))  # before the arming, and so before the events of its run
             self._hub.deliver()
-        session = life.session
-        if session is not None:
-            entry = life.store.entry(row)
-            if entry is not None:
-                session.room.arm(entry)
+        life.arm(row)
         return picture
 
     # --- changing ---

@@ -1,9 +1,12 @@
-"""What all tests share: timers that are always stopped, waiting with a limit, and the rule that no thread may fail in silence."""
+"""What all tests share: timers that are always stopped and kept in memory unless told, waiting with a limit, and two rules: no thread may
+fail in silence, and no test may leave a file where the tests are run.
+"""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,11 +62,11 @@ def manual() -> Iterator[ManualTimer]:
 
 @pytest.fixture
 def opened() -> Iterator[OpenedTimer]:
-    """`opened(services=..., start=True, **settings)` gives a timer with real threads; all are shut down at the end."""
+    """`opened(services=..., start=True, **settings)` gives a timer with threads, in memory unless told; all are shut down at the end."""
     timers: list[TimerManager] = []
 
     def make(*, services: object = None, start: bool = True, **settings: Any) -> TimerManager:
-        timer = open_timer(settings, services=services)
+        timer = open_timer(settings | {"store": {"kind": "memory"} | settings.get("store", {})}, services=services)
         timers.append(timer)
         if start:
             timer.start()
@@ -105,3 +108,12 @@ def _no_inner_errors(request: pytest.FixtureRequest) -> Iterator[None]:
     log.removeHandler(errors)
     if errors.met and request.node.get_closest_marker("inner_errors") is None:
         pytest.fail("a thread of jobwheel met an error: " + "\n".join(errors.met))
+
+
+@pytest.fixture(autouse=True)
+def _no_files_left() -> Iterator[None]:
+    """The default store makes its file in the working directory: a test that uses it must run in a folder of its own, or say memory."""
+    before = set(Path.cwd().glob("*.db*"))
+    yield
+    left = sorted(path.name for path in set(Path.cwd().glob("*.db*")) - before)
+    assert not left, f"a test left {', '.join(left)} in the working directory"

@@ -1,6 +1,6 @@
 """Quiet Coach: a small shop for train seats that shows what jobwheel is for. What is not paid in time is cancelled by a job.
 
-Start it with `python -m web_example`, or with `FLASK_APP=web_example flask run`.
+Start it with `python -m web_example`, with `gunicorn -c web_example/gunicorn.py` (four processes), or with `flask --app web_example run`.
 """
 
 import os
@@ -37,3 +37,13 @@ def create_app(config: str | Path | None = None, *, container: ShopContainer | N
     JobWheel().init_app(app, timer=container.timer())
     container.wire(modules=["web_example.views"], warn_unresolved=True)
     return app
+
+
+def start(app: Flask) -> None:
+    """Lets the shop's jobs run in this process before its first visitor comes, so that what an earlier run left behind ends in time.
+
+    For a server's own start; called twice it does nothing more. Raises a JobwheelError if the timer cannot start.
+    """
+    container: ShopContainer = app.extensions["shop"]
+    JobWheel.start(app)
+    container.rearming().once(container.timer(), container.orders())

@@ -9,8 +9,8 @@ from types import FrameType
 from waitress import create_server  # type: ignore[import-untyped]
 
 from jobwheel.errors import JobwheelError
-from jobwheel.flask import JobWheel
-from web_example import config_file, create_app
+from jobwheel.settings import StoreSettings
+from web_example import config_file, create_app, start
 from web_example.container import ShopContainer
 from web_example.settings import ShopSettingsError
 
@@ -48,12 +48,11 @@ def _serve(port: int) -> int:
         return 1
     timer, orders = container.timer(), container.orders()
     try:
-        # Started here and not by the first visitor, so that what an earlier run left behind is ended in time.
-        JobWheel.start(app)
-        container.rearming().once(timer, orders)
+        start(app)
         print(f"\n  Quiet Coach is open:   http://{HOST}:{port}")
         print(f"  What waits:            http://{HOST}:{port}/wheel")
         print(f"  Seats are held for {orders.pay_within:g} s; jobs wait in: {timer.settings.backend} ({config_file()})")
+        print(f"  Jobs are kept in:      {_kept(timer.settings.store)}")
         print("  Ctrl-C ends it.\n", flush=True)
         server.run()
     finally:
@@ -63,6 +62,10 @@ def _serve(port: int) -> int:
         if left:
             print(f"Ended while {len(left)} jobs were still running.", file=sys.stderr)
     return 0
+
+
+def _kept(store: StoreSettings) -> str:
+    return "memory; they end with this process" if store.kind == "memory" else f"{store.kind} ({store.path}); a restart loses none"
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

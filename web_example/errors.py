@@ -78,7 +78,7 @@ class CannotHold(ShopError):
     title = "We cannot hold seats right now"
 
     def __init__(self) -> None:
-        super().__init__("Your order was taken back and nothing was charged. Please try again in a minute.")
+        super().__init__("Nothing was ordered and nothing was charged. Please try again in a minute.")
 
 
 class ForeignPage(ShopError):

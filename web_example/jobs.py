@@ -1,4 +1,7 @@
-"""Where the shop meets the timer: the job that ends an unpaid order, and how it is set, taken away and set again after a restart.
+"""Where the shop meets the timer: the job that ends an unpaid order, how it is set with the order, and how it is taken away.
+
+The order is in the shop's database and the job in jobwheel's file. They are written one after the other, the order first; a process that
+dies just between the two leaves an order without a job, and `Rearming` finds it at the next start of any process.
 
 Called by the views and at start; jobwheel imports this module because the configuration lists it under `jobs`.
 """
@@ -8,7 +11,8 @@ import os
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+
+from sqlalchemy.orm import Session
 
 from jobwheel import IJob, JobContext, Retry, TimerManager
 from jobwheel.errors import JobwheelError
@@ -38,17 +42,27 @@ def timer_key(order_id: int) -> str:
     return f"order:{order_id}"
 
 
-def hold(timer: TimerManager, orders: OrderService, order: Order, rearming: "Rearming") -> None:
-    """Sets the time limit of a new order. If that fails the order is taken back, so that no seat stays held for ever: CannotHold.
+def reserve(
+    timer: TimerManager, orders: OrderService, rearming: "Rearming", departure_id: int, customer: str, seat_id: int | None = None
+) -> Order:
+    """A new order with its time limit. Raises what `OrderService.reserve` raises, or CannotHold; then no seat is held.
 
-    The order is committed before this is called: if the process dies in between, `Rearming` finds the reservation at the next start.
+    The limit is set in the order's transaction: an order that is not committed gets none, and one that is has it a moment later. If
+    the timer's file fails in that moment, the order is taken back.
     """
+    made: list[Order] = []
+
+    def limit(session: Session, order: Order) -> None:
+        made.append(order)
+        timer.add_job(CancelUnpaidOrder(order.id), timedelta(seconds=orders.pay_within), key=timer_key(order.id), after_commit=session)
+
     try:
-        _add(timer, order, orders.pay_within, "replace")
-    except Exception as error:
-        log.exception("order %d could not be given its time limit; it is taken back", order.id)
+        return orders.reserve(departure_id, customer, seat_id, limit)
+    except JobwheelError as error:
+        log.exception("an order could not be given its time limit; it is taken back")
         rearming.again()  # in case taking back fails as well
-        orders.take_back(order.id)
+        for order in made:
+            orders.take_back(order.id)
         raise CannotHold from error
 
 
@@ -61,25 +75,23 @@ def release(timer: TimerManager, order_id: int) -> None:
 
 
 def rearm(timer: TimerManager, orders: OrderService) -> int:
-    """Gives every reserved order a job for the rest of its time, unless it has one. Returns how many reserved orders there were.
+    """Gives every reserved order that has no job one for the rest of its time. Returns how many reserved orders there were.
 
-    Harmless at any moment and in any number of processes. An order whose time passed while nobody was there expires at once; one that
-    cannot be given a job is taken back.
+    Harmless at any moment and in any number of processes. An order whose time passed while nobody was there expires at once.
+    Raises a JobwheelError if the timer's file fails; then nothing was changed.
     """
     reserved = orders.reserved()
     now = orders.now()
-    for order in reserved:
-        left = min(max(0.0, order.pay_by - now), orders.pay_within)  # the wall clock may have been set back since
-        try:
-            _add(timer, order, left, "keep")
-        except Exception:
-            log.exception("order %d could not be given its time limit again; it is taken back", order.id)
-            orders.take_back(order.id)
+    timer.add_jobs(
+        {
+            "job": CancelUnpaidOrder(order.id),
+            "delay": min(max(0.0, order.pay_by - now), orders.pay_within),  # the wall clock may have been set back since
+            "key": timer_key(order.id),
+            "if_exists": "keep",
+        }
+        for order in reserved
+    )
     return len(reserved)
-
-
-def _add(timer: TimerManager, order: Order, seconds: float, if_exists: Literal["replace", "keep"]) -> None:
-    timer.add_job(CancelUnpaidOrder(order.id), timedelta(seconds=seconds), key=timer_key(order.id), if_exists=if_exists)
 
 
 class Rearming:
@@ -94,7 +106,7 @@ class Rearming:
         """The process and the count that it was done for; written under the lock."""
 
     def once(self, timer: TimerManager, orders: OrderService) -> None:
-        """Returns when every reserved order has its job."""
+        """Returns when every reserved order has its job. Raises as `rearm` does, and then the next call tries again."""
         if self._done == self._wish():
             return
         with self._lock:
@@ -103,12 +115,12 @@ class Rearming:
                 found = rearm(timer, orders)
                 self._done = wish
                 if found:
-                    log.info("%d unpaid orders have their time limit again", found)
+                    log.info("%d unpaid orders have their time limit", found)
 
     def again(self) -> None:
         """Lets the next request do it once more."""
         self._asked += 1
 
     def _wish(self) -> tuple[int, int]:
-        # The process counts: a forked child starts with an empty timer and must do it anew.
+        # The process counts: with the memory store a forked child starts with an empty timer and must do it anew.
         return os.getpid(), self._asked

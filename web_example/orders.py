@@ -31,6 +31,7 @@ from web_example.models import Departure, Order, OrderState, Seat
 from web_example.timetable import write_tomorrow
 
 LIVE = (OrderState.RESERVED, OrderState.PAID)
+OnReserved = Callable[[Session, Order], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,11 @@ class OrderService:
             )
             return departure, [(seat, order_id is None) for seat, order_id in session.execute(query)]
 
-    def reserve(self, departure_id: int, customer: str, seat_id: int | None = None) -> Order:
-        """A new order of that seat, or of the first free one. Raises NoSuchDeparture, NoSuchSeat, Departed, SeatTaken or SoldOut."""
+    def reserve(self, departure_id: int, customer: str, seat_id: int | None = None, then: OnReserved | None = None) -> Order:
+        """A new order of that seat, or of the first free one. Raises NoSuchDeparture, NoSuchSeat, Departed, SeatTaken or SoldOut.
+
+        `then` is called with the session and the new order before they are committed; what it raises takes the order back.
+        """
         with self._database.writing() as session:
             departure = session.get(Departure, departure_id)
             if departure is None:
@@ -112,6 +116,8 @@ class OrderService:
                 session.flush()
             except IntegrityError as error:
                 raise SeatTaken(name) from error
+            if then is not None:
+                then(session, order)
         return order
 
     def _first_free(self, session: Session, departure_id: int) -> Seat | None:

@@ -1,5 +1,6 @@
 """The shop's pages. Each view takes what it needs from the container by name, decides nothing about orders, and never shows a traceback."""
 
+import logging
 import re
 import secrets
 from datetime import UTC, datetime
@@ -12,8 +13,9 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
 from jobwheel import State, TimerManager
-from web_example.errors import NoSuchDeparture, NoSuchOrder, NoSuchSeat, ShopError
-from web_example.jobs import Rearming, hold, release
+from jobwheel.errors import JobwheelError
+from web_example.errors import CannotHold, NoSuchDeparture, NoSuchOrder, NoSuchSeat, ShopError
+from web_example.jobs import Rearming, release, reserve
 from web_example.orders import OrderService
 from web_example.safety import add_headers, refuse_foreign_posts
 
@@ -22,6 +24,8 @@ CUSTOMER = re.compile(r"[A-Za-z0-9_-]{22,64}")
 YEAR = 365 * 86400
 MINUTE = 60
 SQLITE_MAX = 2**63 - 1
+
+log = logging.getLogger(__name__)
 
 shop = Blueprint("shop", __name__)
 shop.before_app_request(refuse_foreign_posts)
@@ -33,9 +37,13 @@ shop.after_app_request(add_headers)
 def rearm_first(
     timer: TimerManager = Provide["timer"], orders: OrderService = Provide["orders"], rearming: Rearming = Provide["rearming"]
 ) -> None:
-    """Reservations that an earlier process left behind get their time limit again before anything is shown."""
+    """Reservations that a dying process left without a time limit have one before anything is shown."""
     if request.endpoint != "static":
-        rearming.once(timer, orders)
+        try:
+            rearming.once(timer, orders)
+        except JobwheelError as error:
+            log.exception("the unpaid orders could not be given their time limits")
+            raise CannotHold from error
 
 
 @shop.get("/")
@@ -64,8 +72,7 @@ def order_seat(
 ) -> AnyResponse:
     """Orders the seat of the form's field `seat`, or any when it is empty, and sets the time limit of its payment."""
     customer = _customer() or secrets.token_urlsafe(24)
-    order = orders.reserve(_known(departure_id, NoSuchDeparture), customer, _seat_wish(request.form.get("seat", "")))
-    hold(timer, orders, order, rearming)
+    reserve(timer, orders, rearming, _known(departure_id, NoSuchDeparture), customer, _seat_wish(request.form.get("seat", "")))
     response = redirect(url_for("shop.my_orders"), code=303)
     # A random number nobody can guess needs no signature and so no secret key; it outlives a restart, as the orders do.
     response.set_cookie(CUSTOMER_COOKIE, customer, max_age=YEAR, httponly=True, samesite="Lax", secure=request.is_secure)
@@ -114,7 +121,7 @@ def wheel(timer: TimerManager = Provide["timer"], orders: OrderService = Provide
     """What waits in the timer. A real shop would show this to its own people only."""
     waiting = sorted(timer.find(state=State.SCHEDULED), key=lambda job: job.due)
     return render_template(
-        "wheel.html", waiting=waiting, stats=timer.stats(), health=timer.health(), backend=timer.settings.backend, now=orders.now()
+        "wheel.html", waiting=waiting, stats=timer.stats(), health=timer.health(), settings=timer.settings, now=orders.now()
     )
 
 

@@ -411,11 +411,14 @@ class MemoryStore(Store):
         return row if flipped else None
 
     def retry(self, ref: Ref) -> Row | None:
-        if self._limit:
-            with self._limit_lock:
-                self._check_room(1)
-                return self._retry(ref)
-        return self._retry(ref)
+        if not self._limit:
+            return self._retry(ref)
+        with self._limit_lock:
+            row = self._ended(ref)
+            if row is None or row.state not in REVIVABLE or (row.key is not None and row.key in self._keys):
+                return None
+            self._check_room(1)
+            return self._retry(ref)
 
     def _retry(self, ref: Ref) -> Row | None:
         row = self._ended(ref)

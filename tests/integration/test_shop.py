@@ -1,4 +1,7 @@
-"""The shop through its pages, with a timer whose time is moved by hand: what the wheel does to an order is what the customer sees."""
+"""The shop through its pages, with a timer whose time is moved by hand: what the wheel does to an order is what the customer sees.
+
+The tests that take one process run on both stores.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,20 +25,21 @@ FROM_HERE = {"Origin": "http://localhost"}
 
 
 class Shop:
-    """One process of the shop on the file `path`, its time standing still until `pass_by`. Time starts `after` seconds later than usual."""
+    """One process of the shop in `folder`, its time standing still until `pass_by`. Time starts `after` seconds later than usual."""
 
-    def __init__(self, path: Path, after: float = 0.0) -> None:
+    def __init__(self, folder: Path, store: str = "sqlite", after: float = 0.0) -> None:
         container = ShopContainer()
-        container.config.from_dict({"jobwheel_file": "unused", "database": str(path), "pay_within": 20.0})
+        container.config.from_dict({"jobwheel_file": "unused", "database": str(folder / "shop.db"), "pay_within": 20.0})
         self.timer: TimerManager
-        self.timer, self._clock = manual_timer(services=container, jobs=["web_example.jobs"])
-        self._start = self._clock.wall() - after
-        self._after = after
+        kept = {"kind": store, "path": str(folder / "jobs.db")}
+        self.timer, self._clock = manual_timer(services=container, jobs=["web_example.jobs"], store=kept)
+        self._start = self._clock.wall()
         container.timer.override(self.timer)
         container.now.override(self.now)
         self.app = create_app(container=container)
         self.orders: OrderService = container.orders()
         self._container = container
+        self._clock.set_wall(after)  # what is due by now runs, as at the start of a process
 
     def now(self) -> float:
         # Every process starts at the same moment of 2030, so that "after" means the same for all of them.
@@ -49,9 +53,9 @@ class Shop:
         self._container.database().close()
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path / "shop.db")
+@pytest.fixture(params=["sqlite", "memory"])
+def shop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
+    shop = Shop(tmp_path, request.param)
     yield shop
     shop.close()
 
@@ -280,13 +284,25 @@ def broken(part: object, monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator
         yield
 
 
-def test_an_order_that_cannot_get_its_time_limit_is_taken_back(shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
+def test_an_order_that_cannot_get_its_time_limit_is_not_held(
+    shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     departure, total = departure_of(customer, "QC 11"), free(shop)
-    with broken(shop.timer, monkeypatch, "add_job"):
-        assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 503, "taken back", "nothing was charged")
+    part, call = (shop.timer, "add_job") if moment == "before the commit" else (shop.timer._life.store, "add")
+    with broken(part, monkeypatch, call):
+        assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 503, "Nothing was ordered and nothing was charged")
     assert shop.orders.reserved() == []
+    assert waiting(shop) == []
     assert free(shop) == total
     order(customer)
+
+
+def test_an_order_that_is_not_committed_gets_no_job(shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    order(customer)
+    seat = shop.orders.reserved()[0].seat_id
+    assert_refused(post(customer, f"/departures/{departure_of(customer, 'QC 11')}/orders", seat=str(seat)), 409)
+    assert len(waiting(shop)) == 1
 
 
 def test_a_payment_counts_though_its_job_cannot_be_cancelled(shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,8 +313,9 @@ def test_a_payment_counts_though_its_job_cannot_be_cancelled(shop: Shop, custome
     assert states(customer) == {number: "paid"}
 
 
-def test_reservations_of_an_earlier_process_get_the_rest_of_their_time(tmp_path: Path) -> None:
-    before = Shop(tmp_path / "shop.db")
+@pytest.mark.parametrize("store", ["sqlite", "memory"])
+def test_reservations_of_an_earlier_process_get_the_rest_of_their_time(tmp_path: Path, store: str) -> None:
+    before = Shop(tmp_path, store)
     customer = before.app.test_client()
     early = order(customer)
     before.pass_by(15)
@@ -308,10 +325,10 @@ def test_reservations_of_an_earlier_process_get_the_rest_of_their_time(tmp_path:
     assert cookie is not None
     before.close()  # 15 s on; what waited in memory is gone
 
-    after = Shop(tmp_path / "shop.db", after=25)
+    after = Shop(tmp_path, store, after=25)
     returning = after.app.test_client()
     returning.set_cookie("shop_customer", cookie.value)
-    assert waiting(after) == []
+    assert waiting(after) == ([timer_key(late)] if store == "sqlite" else [])
     returning.get("/")
     after.pass_by(0)
     assert states(returning) == {early: "expired", late: "reserved", paid: "paid"}
@@ -322,13 +339,48 @@ def test_reservations_of_an_earlier_process_get_the_rest_of_their_time(tmp_path:
     after.close()
 
 
-def test_a_reservation_that_cannot_get_its_limit_back_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Shop(tmp_path / "shop.db")
+def test_what_a_file_keeps_expires_after_a_restart_though_nobody_visits(tmp_path: Path) -> None:
+    before = Shop(tmp_path)
     order(before.app.test_client())
     before.close()
-    after = Shop(tmp_path / "shop.db")
-    with broken(after.timer, monkeypatch, "add_job"):
-        assert after.app.test_client().get("/").status_code == 200
+    after = Shop(tmp_path, after=25)
+    assert after.orders.reserved() == []
+    after.close()
+
+
+def test_an_order_whose_process_died_before_its_job_was_added_gets_one_and_the_others_keep_theirs(tmp_path: Path) -> None:
+    before = Shop(tmp_path)
+    customer = before.app.test_client()
+    whole = order(customer)
+    torn = before.orders.reserve(departure_of(customer, "QC 24"), "ada").id  # committed, and the process ends here
+    jobs = before.timer.find(state=State.SCHEDULED)
+    assert [job.key for job in jobs] == [timer_key(whole)]
+    before.close()
+
+    after = Shop(tmp_path, after=5)
+    after.app.test_client().get("/")
+    found = {job.key: job for job in after.timer.find(state=State.SCHEDULED)}
+    assert set(found) == {timer_key(whole), timer_key(torn)}
+    assert found[timer_key(whole)].id == jobs[0].id
+    after.pass_by(14.9)
+    assert [order.id for order in after.orders.reserved()] == [whole, torn]
+    after.pass_by(0.1)
+    assert after.orders.reserved() == []
+    after.close()
+
+
+def test_while_no_limit_can_be_given_the_pages_say_so_and_no_order_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Shop(tmp_path)
+    before.orders.reserve(departure_of(before.app.test_client(), "QC 24"), "ada")
+    before.close()
+    after = Shop(tmp_path, after=5)
+    visitor = after.app.test_client()
+    with broken(after.timer, monkeypatch, "add_jobs"):
+        for _ in range(2):
+            assert_refused(visitor.get("/"), 503, "try again in a minute")
+    assert len(after.orders.reserved()) == 1
+    assert visitor.get("/").status_code == 200
+    after.pass_by(15)
     assert after.orders.reserved() == []
     after.close()
 
@@ -337,7 +389,7 @@ def test_an_order_that_can_neither_be_held_nor_taken_back_is_found_by_the_next_r
     shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     departure = departure_of(customer, "QC 11")
-    with broken(shop.timer, monkeypatch, "add_job"), broken(shop.orders, monkeypatch, "take_back"):
+    with broken(shop.timer._life.store, monkeypatch, "add"), broken(shop.orders, monkeypatch, "take_back"):
         assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 500, "Something went wrong on our side")
     assert len(shop.orders.reserved()) == 1
     customer.get("/")
@@ -356,7 +408,8 @@ def test_rearming_again_changes_nothing(shop: Shop, customer: FlaskClient) -> No
 
 def test_an_app_that_serves_nobody_touches_no_file(tmp_path: Path) -> None:
     config = tmp_path / "shop.yml"
-    config.write_text(f"jobwheel: {{jobs: [web_example.jobs]}}\nshop: {{pay_within: 5, database: {tmp_path}/none.db}}\n")
+    kept = f"jobwheel: {{store: {{path: {tmp_path}/jobs.db}}, jobs: [web_example.jobs]}}"
+    config.write_text(f"{kept}\nshop: {{pay_within: 5, database: {tmp_path}/none.db}}\n")
     app = create_app(config)
     assert "/orders" in {str(rule) for rule in app.url_map.iter_rules()}
-    assert not (tmp_path / "none.db").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.yml"]

@@ -74,8 +74,20 @@ def test_it_says_where_to_look_and_a_signal_ends_it_cleanly(tmp_path: Path, back
     assert process.returncode == 0
     assert f"http://127.0.0.1:{port}\n" in said
     assert f"jobs wait in: {backend} " in said
+    assert "sqlite (web_example_demo_jobs.db); a restart loses none\n" in said
+    assert (tmp_path / "web_example_demo_jobs.db").exists()
     assert "Traceback" not in said + complained
     assert "ERROR" not in complained
+
+
+def test_in_memory_it_says_that_jobs_end_with_it_and_makes_no_file_of_jobs(tmp_path: Path) -> None:
+    port = port_that_is_free()
+    with started(tmp_path, PORT=str(port), JOBWHEEL_STORE__KIND="memory") as process:
+        wait_until_open(process, port)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=15)
+    assert "memory; they end with this process\n" in said
+    assert not (tmp_path / "web_example_demo_jobs.db").exists()
 
 
 def test_a_taken_port_is_told_and_another_one_is_proposed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def use(timer: TimerManager) -> None:
     timer.add_job(Remind(1), dealy=5)  # wrong
     timer.add_job(Remind(1), if_exists="overwrite")  # wrong
     timer.add_job(Remind(1), key=7)  # wrong
+    timer.add_job(Remind(1), after_commit=True)  # wrong
     timer.cancel(None)  # wrong
     timer.cancel(1.5)  # wrong
     timer.on(events.JobSucceeded, on_failed)  # wrong

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, assert_type
 
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
 from jobwheel import IJob, JobContext, Retry, ScheduledJob, State, TimerManager, events, open_timer
 from jobwheel.testing import manual_timer
 
@@ -83,6 +86,10 @@ def use(timer: TimerManager) -> None:
     timer.cancel(job.id)
     timer.cancel("order:1")
     assert_type(timer.touch("order:1", 5), bool)
+    with Session() as session:
+        assert_type(timer.add_job(Nothing(), 5, after_commit=session), ScheduledJob)
+    timer.add_job(Nothing(), after_commit=scoped_session(sessionmaker()))
+    timer.add_job(Nothing(), after_commit=SQLAlchemy().session)
     timer.reschedule(job, at=datetime.now(UTC))
     assert_type(timer.find(state="scheduled", kind=Context, after=job, limit=5), list[ScheduledJob])
     timer.find(state=[State.FAILED, "missed"], tag="user:3", text="42")

@@ -33,7 +33,7 @@ def test_a_good_file_prints_one_line_and_exits_0(write: Write, capsys: Capture) 
     assert main(["check", write("jobwheel: {wheel: {slots: 60}}")]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out == "OK wheel.yml: backend wheel (60 slots of 1 s), store memory, engine threads (8 threads), jobs none named\n"
+    assert out == "OK wheel.yml: backend wheel (60 slots of 1 s), store sqlite, engine threads (8 threads), jobs none named\n"
 
 
 def test_problems_go_to_stderr_one_a_line_and_exit_1(write: Write, capsys: Capture) -> None:
@@ -55,7 +55,7 @@ def test_several_files_are_checked_together_and_the_environment_over_them(
     files = [write("jobwheel: {wheel: {slots: 60, tick: 2}}", "a.yml"), write("jobwheel: {wheel: {slots: 70}}", "b.yml")]
     monkeypatch.setenv("JOBWHEEL_WORKERS__THREADS", "3")
     assert main(["check", *files]) == 0
-    assert capsys.readouterr().out.startswith("OK a.yml b.yml: backend wheel (70 slots of 2 s), store memory, engine threads (3 threads)")
+    assert capsys.readouterr().out.startswith("OK a.yml b.yml: backend wheel (70 slots of 2 s), store sqlite, engine threads (3 threads)")
 
 
 def test_job_modules_are_imported_from_the_current_directory(write: Write, capsys: Capture) -> None:

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobwheel import IJob
-from jobwheel.codec import UnreadableData, check_storable, decode, encode
+from jobwheel.codec import UnreadableData, storable, decode, encode
 from jobwheel.errors import BadType, BadValue
 
 
@@ -133,7 +133,7 @@ def everything() -> Everything:
 
 def test_every_supported_type_comes_back_as_the_same_value() -> None:
     job = everything()
-    check_storable(job)
+    storable(job)
     assert back(job) == job
 
 
@@ -142,7 +142,7 @@ def test_the_stored_form_is_json_of_the_fields() -> None:
 
 
 def test_a_job_without_fields_is_stored_and_made_again() -> None:
-    check_storable(Nothing())
+    storable(Nothing())
     assert type(back(Nothing())) is Nothing
 
 
@@ -157,7 +157,7 @@ def test_a_moment_keeps_its_instant_whatever_its_zone() -> None:
 
     for zone in (UTC, timezone(timedelta(hours=1)), ZoneInfo("Europe/Berlin")):
         job = At(datetime(2026, 1, 3, 19, tzinfo=zone))
-        check_storable(job)
+        storable(job)
         assert back(job).moment == job.moment
 
 
@@ -172,7 +172,7 @@ def test_a_naive_moment_stays_naive() -> None:
 
 
 def test_an_int_in_a_float_field_is_fine() -> None:
-    check_storable(Real(3))
+    storable(Real(3))
     assert back(Real(3)).value == 3.0
 
 
@@ -208,7 +208,7 @@ def test_nothing_but_the_kinds_own_class_is_ever_made() -> None:
 def test_a_live_object_is_refused_by_the_name_of_its_field(value: Any) -> None:
     """R69."""
     with pytest.raises(BadType, match=r"test_codec.loose.value cannot be stored.*ask for services"):
-        check_storable(Loose(value))
+        storable(Loose(value))
 
 
 @pytest.mark.parametrize(
@@ -217,23 +217,23 @@ def test_a_live_object_is_refused_by_the_name_of_its_field(value: Any) -> None:
 def test_a_value_that_would_come_back_as_another_type_is_refused(value: Any) -> None:
     """A field annotated `Any` gives JSON's own types back."""
     with pytest.raises(BadValue, match=r"test_codec.loose.value would not be read back as it is.*exact type"):
-        check_storable(Loose(value))
+        storable(Loose(value))
 
 
 @pytest.mark.parametrize("value", [None, True, 5, "text", [1, "a", None], {"a": [1]}, 1.5])
 def test_plain_values_need_no_annotation(value: Any) -> None:
-    check_storable(Loose(value))
+    storable(Loose(value))
 
 
 @pytest.mark.parametrize("value", [nan, inf, -inf])
 def test_numbers_that_json_has_not_are_refused(value: float) -> None:
     with pytest.raises((BadType, BadValue), match=r"test_codec.real"):
-        check_storable(Real(value))
+        storable(Real(value))
 
 
 def test_a_value_of_another_type_than_the_annotation_is_refused() -> None:
     with pytest.raises((BadType, BadValue), match=r"test_codec.simple"):
-        check_storable(Simple("seven"))  # type: ignore[arg-type]
+        storable(Simple("seven"))  # type: ignore[arg-type]
 
 
 class LoudText(str):
@@ -243,35 +243,35 @@ class LoudText(str):
 def test_a_subclass_that_would_be_lost_is_refused_by_the_path_to_it() -> None:
     job = Nested(Ticket([Seat(1, "a"), Seat(2, LoudText("b"))], Decimal(1), datetime.now(UTC)))
     with pytest.raises((BadType, BadValue), match=r"ticket.seats\[1\].place|test_codec.nested.ticket"):
-        check_storable(job)
+        storable(job)
 
 
 def test_a_dictionary_whose_keys_change_is_refused() -> None:
     with pytest.raises((BadType, BadValue), match=r"test_codec.loose.value"):
-        check_storable(Loose({1: "a"}))
+        storable(Loose({1: "a"}))
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(BadType, match=r"test_codec.loose.value cannot be stored"):
-        check_storable(Loose(value))
+        storable(Loose(value))
 
 
 def test_an_integer_beyond_64_bits_comes_back_or_is_refused() -> None:
     with suppress(BadType, BadValue):
-        check_storable(Simple(2**70))
+        storable(Simple(2**70))
         assert back(Simple(2**70)) == Simple(2**70)
 
 
 def test_a_lone_surrogate_is_refused_and_not_an_error_of_the_encoder() -> None:
     with pytest.raises((BadType, BadValue), match=r"test_codec.loose"):
-        check_storable(Loose("\ud800"))
+        storable(Loose("\ud800"))
 
 
 def test_a_class_with_its_own_init_is_refused_with_what_to_do() -> None:
     with pytest.raises(BadType, match="make it a dataclass"):
-        check_storable(ByHand(5))
+        storable(ByHand(5))
 
 
 def test_a_field_that_init_does_not_take_comes_back_too() -> None:
@@ -285,7 +285,7 @@ def test_a_field_that_init_does_not_take_comes_back_too() -> None:
 
         def run(self) -> None: ...
 
-    check_storable(Derived(4))
+    storable(Derived(4))
     assert back(Derived(4)) == Derived(4)
 
 
@@ -316,7 +316,7 @@ def test_a_named_tuple_and_inherited_fields_come_back() -> None:
         pair: Pair
 
     job = Sub(1, Pair(2, "three"))
-    check_storable(job)
+    storable(job)
     assert back(job) == job
 
 
@@ -327,5 +327,5 @@ def test_a_slotted_and_frozen_job_comes_back() -> None:
 
         def run(self) -> None: ...
 
-    check_storable(Frozen(5))
+    storable(Frozen(5))
     assert back(Frozen(5)) == Frozen(5)

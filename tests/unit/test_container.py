@@ -53,7 +53,7 @@ class Shop(containers.DeclarativeContainer):
     orders = providers.ThreadSafeSingleton(OrderService, timer=timer)
 
 
-SHOP_YML = "shop: {name: Shop}\njobwheel: {workers: {threads: 2}}\n"
+SHOP_YML = "shop: {name: Shop}\njobwheel: {store: {kind: memory}, workers: {threads: 2}}\n"
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_alone_it_serves_the_services_it_is_given() -> None:
         orders = providers.Object(Orders)
 
     for services in ({"orders": Orders}, Other(), Other):
-        with JobwheelContainer(config={}, services=services).timer() as timer:
+        with JobwheelContainer(config={"store": {"kind": "memory"}}, services=services).timer() as timer:
             timer.wait(timer.add_job(CancelUnpaid(len(found))), 10)
     assert found == [0, 1, 2]
 

@@ -58,7 +58,7 @@ def installed(app: Flask) -> AppTimer:
 @pytest.fixture
 def timer() -> Iterator[TimerManager]:
     """A real one, with threads once it is started."""
-    timer = open_timer({"workers": {"threads": 2}})
+    timer = open_timer({"store": {"kind": "memory"}, "workers": {"threads": 2}})
     yield timer
     timer.shutdown()
 
@@ -165,7 +165,7 @@ def test_job_modules_are_imported_at_the_first_use_of_the_timer() -> None:
 
 def test_services_of_the_config_are_given_to_jobs() -> None:
     notes: list[str] = []
-    app = make_app(JOBWHEEL={"workers": {"threads": 1}}, JOBWHEEL_SERVICES={"notes": notes})
+    app = make_app(JOBWHEEL={"store": {"kind": "memory"}, "workers": {"threads": 1}}, JOBWHEEL_SERVICES={"notes": notes})
     with installed(app).timer as timer:
         timer.wait(timer.add_job(Note()), 10)
     assert notes == ["ran"]
@@ -234,7 +234,7 @@ def test_an_app_is_not_kept_alive_by_its_timer() -> None:
 
 
 def test_a_timer_that_was_made_to_an_apps_config_ends_with_the_app(wait_until: Callable[..., None]) -> None:
-    app = make_app(JOBWHEEL={"workers": {"threads": 1}})
+    app = make_app(JOBWHEEL={"store": {"kind": "memory"}, "workers": {"threads": 1}})
     app.test_client().get("/")
     timer = installed(app).timer
     timer.wait(timer.add_job(Quiet()), 10)

@@ -25,6 +25,7 @@ LIMIT = 20.0
 def make_app(tag: str, timer: TimerManager | None = None) -> Flask:
     app = Flask(tag)
     app.config["TAG"] = tag
+    app.config["JOBWHEEL"] = {"store": {"kind": "memory"}}
     JobWheel(app, timer)
     return app
 
@@ -145,6 +146,7 @@ def test_50_jobs_of_which_10_raise_leave_no_session_of_flask_sqlalchemy_open(tmp
     app = Flask(__name__)
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'shop.db'}"
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"poolclass": QueuePool, "pool_size": 2, "max_overflow": 0, "pool_timeout": 5}
+    app.config["JOBWHEEL"] = {"store": {"kind": "memory"}}
     app.config["JOBWHEEL_SERVICES"] = {"db": (db := SQLAlchemy(app))}
     JobWheel(app)
     with app.extensions["jobwheel"].timer as timer:

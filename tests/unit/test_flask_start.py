@@ -65,7 +65,7 @@ def at_once(work: Callable[[], Any], threads: int = 16) -> list[Any]:
 @pytest.fixture
 def timer() -> Iterator[TimerManager]:
     """A real one, with threads once it is started."""
-    timer = open_timer({"workers": {"threads": 2}})
+    timer = open_timer({"store": {"kind": "memory"}, "workers": {"threads": 2}})
     yield timer
     timer.shutdown()
 
@@ -81,7 +81,7 @@ def as_reloader_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_starts_at_import_or_in_init_app(timer: TimerManager) -> None:
     before = threading.active_count()
-    app, own = make_app(timer), make_app()
+    app, own = make_app(timer), make_app(JOBWHEEL={"store": {"kind": "memory"}})
     with app.app_context(), own.test_request_context():
         current_timer.add_job(Quiet())
     assert not timer.started

@@ -113,7 +113,7 @@ def test_each_member_of_the_table_that_is_not_for_later_is_there(setting: str, w
 def test_the_parts_are_the_chosen_members_on_the_machines_clock() -> None:
     parts = find_parts(Settings(backend="apscheduler"))
     assert isinstance(parts.clock, SystemClock)
-    assert parts.store is find_member("store.kind", "memory")
+    assert parts.store is find_member("store.kind", "sqlite")
     assert parts.room is find_member("backend", "apscheduler")
     assert parts.engine is find_member("workers.engine", "threads")
 

@@ -58,7 +58,7 @@ def test_every_public_method_names_its_parameters_as_stated() -> None:
     def names(method: str) -> list[str]:
         return list(inspect.signature(getattr(jobwheel.TimerManager, method)).parameters)[1:]
 
-    assert names("add_job") == ["job", "delay", "at", "trigger", "key", "if_exists", "priority", "tags", "max_wait"]
+    assert names("add_job") == ["job", "delay", "at", "trigger", "key", "if_exists", "priority", "tags", "max_wait", "after_commit"]
     assert names("find") == ["state", "kind", "tag", "key", "text", "after", "limit"]
     assert names("cancel_all") == ["tag", "kind"]
     assert names("reschedule") == ["ref", "delay", "at"]

@@ -45,7 +45,7 @@ def test_without_files_and_environment_it_is_the_default() -> None:
     expected = Settings(
         "wheel",
         WheelSettings(3600, 1.0),
-        StoreSettings("memory", "jobwheel.db", None, "power", 1000, 7.0),
+        StoreSettings("sqlite", "jobwheel.db", None, "power", 1000, 7.0),
         WorkerSettings("threads", 8, 0, 100, 2.0),
         0,
         (),
@@ -246,7 +246,7 @@ def test_an_unknown_member_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("section", "key", "word"),
-    [("store", "kind", "sqlite"), ("store", "kind", "postgres"), ("workers", "engine", "processes"), ("workers", "engine", "celery")],
+    [("store", "kind", "postgres"), ("workers", "engine", "processes"), ("workers", "engine", "celery")],
 )
 def test_a_member_of_a_later_version_is_refused_as_such(section: str, key: str, word: str) -> None:
     (line,) = problems_of({section: {key: word}})

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from jobwheel.settings import load
 from web_example.settings import ShopSettings, ShopSettingsError, read_shop
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -13,6 +14,12 @@ def test_the_shipped_files_give_fifteen_minutes_and_twenty_seconds() -> None:
     assert read_shop(CONFIG / "default.yml").pay_within == 900
     assert read_shop(CONFIG / "demo.yml").pay_within == 20
     assert read_shop(CONFIG / "default.yml").database != read_shop(CONFIG / "demo.yml").database
+
+
+def test_the_shipped_files_keep_jobs_in_a_file_of_their_own_each() -> None:
+    stores = [load(CONFIG / name, env={}).store for name in ("default.yml", "demo.yml")]
+    assert [store.kind for store in stores] == ["sqlite", "sqlite"]
+    assert len({store.path for store in stores}) == 2
 
 
 @pytest.mark.parametrize("text", ["", "jobwheel: {}", "shop:", "shop: {}"])

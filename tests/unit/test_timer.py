@@ -1083,7 +1083,7 @@ def test_a_wrong_time_limit_of_wait_is_refused(pair: Any, timeout: Any, error: t
 
 
 def test_wait_without_limit_in_a_timer_that_runs_nothing_is_refused() -> None:
-    timer = open_timer({})
+    timer = open_timer({"store": {"kind": "memory"}})
     job = timer.add_job(Do(), 5)
     with pytest.raises(UsageError, match="not started, so it would wait for ever"):
         timer.wait(job)
@@ -1147,7 +1147,7 @@ def test_stats_count_every_state(pair: Any) -> None:
 
 
 def test_a_new_timer_is_healthy_and_says_that_it_is_not_started() -> None:
-    timer = open_timer({})
+    timer = open_timer({"store": {"kind": "memory"}})
     assert timer.health() == Health(started=False)
     assert timer.health().ok
     assert timer.stats() == Stats()
@@ -1155,7 +1155,7 @@ def test_a_new_timer_is_healthy_and_says_that_it_is_not_started() -> None:
 
 
 def test_jobs_that_wait_in_a_timer_that_never_started_are_a_problem() -> None:
-    timer = open_timer({})
+    timer = open_timer({"store": {"kind": "memory"}})
     timer.add_job(Do(), 5)
     health = timer.health()
     assert not health.ok
@@ -1251,7 +1251,7 @@ def test_start_and_shutdown_are_idempotent_and_a_stopped_timer_starts_again(pair
 
 
 def test_entering_starts_and_leaving_stops() -> None:
-    timer = open_timer({"workers": {"threads": 1}})
+    timer = open_timer({"store": {"kind": "memory"}, "workers": {"threads": 1}})
     with timer as entered:
         assert entered is timer
         assert timer.started
@@ -1262,7 +1262,7 @@ def test_entering_starts_and_leaving_stops() -> None:
 
 
 def test_leaving_by_an_error_stops_too_and_hides_nothing() -> None:
-    timer = open_timer({"workers": {"threads": 1}})
+    timer = open_timer({"store": {"kind": "memory"}, "workers": {"threads": 1}})
     with pytest.raises(ZeroDivisionError), timer:
         raise ZeroDivisionError
     assert not timer.started
@@ -1277,7 +1277,7 @@ def test_a_wrong_time_limit_of_shutdown_is_refused_and_it_goes_on(pair: Any, tim
 
 
 def test_everything_but_running_works_on_a_timer_that_was_never_started() -> None:
-    timer = open_timer({})
+    timer = open_timer({"store": {"kind": "memory"}})
     job = timer.add_job(Do(), 60, key="k", tags=["t"])
     timer.add_jobs([(Do(), 5)])
     assert timer.touch("k", 90)
@@ -1312,7 +1312,7 @@ def test_a_service_missing_for_a_kind_of_the_named_modules_is_refused_at_start()
     class NeedsMore(IJob, kind="test_timer.needs_more"):
         def run(self, *, stock: Any) -> None: ...
 
-    timer = open_timer({"jobs": [__name__], "workers": {"threads": 1}})
+    timer = open_timer({"jobs": [__name__], "store": {"kind": "memory"}, "workers": {"threads": 1}})
     with pytest.raises(UsageError, match=r"test_timer.needs_more.*'stock'"):
         timer.start()
     assert not timer.started

@@ -9,11 +9,13 @@ again, which at-least-once allows; a death of the process undoes nothing, since 
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from sqlite3 import Connection
 
 import msgspec
 
 from jobwheel import codec
+from jobwheel.errors import StoreError
 from jobwheel.job import context_of
 from jobwheel.kind import registered_kinds
 from jobwheel.log import logger
@@ -45,11 +47,11 @@ RETURNING {COLUMNS}
 
 SUCCEED = f"""
 UPDATE job SET state = {schema.SUCCEEDED}, ended = ?, owner = NULL,
-    started = json_extract(run.value, '$[1]'), late = json_extract(run.value, '$[2]'), more = NULL
+    started = json_extract(run.value, '$[2]'), late = json_extract(run.value, '$[3]'), more = NULL
 FROM json_each(?) AS run
-WHERE job.id = CAST(run.key AS INTEGER) AND +job.state = {schema.RUNNING} AND +job.owner = ?
-    AND job.attempt = json_extract(run.value, '$[0]')
-RETURNING job.id
+WHERE job.id = json_extract(run.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = ?
+    AND job.attempt = json_extract(run.value, '$[1]')
+RETURNING job.id, job.attempt
 """
 
 AGAIN = f"json_extract(run.value, '$[2]') = {schema.SCHEDULED} AND flags & {schema.CANCEL_ASKED | schema.SUPERSEDED} = 0"
@@ -66,7 +68,7 @@ UPDATE job SET
 FROM json_each(:runs) AS run
 WHERE job.id = json_extract(run.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = :owner
     AND job.attempt = json_extract(run.value, '$[1]')
-RETURNING job.id, job.state
+RETURNING job.id, job.attempt, job.state
 """
 
 HAND_BACK = f"""
@@ -83,6 +85,8 @@ FROM json_each(?) AS row WHERE job.id = json_extract(row.value, '$[0]') AND +job
 """
 
 Settlement = tuple[Row, int, Verdict]
+Run = tuple[int, int]
+"""Id and attempt."""
 
 
 class Claims:
@@ -99,6 +103,7 @@ class Claims:
 
         `full`: the claims are on disk before any of them runs, which at-most-once needs.
         """
+        file.check()  # the lock file too: without it others cannot see that this process lives
         moments, kinds = self._moments, self._kinds
         fragile = [number for kind in registered_kinds() if kind.options.on_crash == "interrupt" for number in kinds.numbers_of(kind.name)]
         values = {
@@ -122,7 +127,9 @@ class Claims:
 
         rows = file.write_one(CLAIM, values, full, note, CLAIM_PATIENCE)
         if unreadable:
-            self._park(file, unreadable)
+            # Nothing may be raised from here on, since the rows are claimed. One that cannot be parked now is handed back by `look`.
+            with suppress(StoreError):
+                self._park(file, unreadable)
         if len(rows) > 1:
             place = {id: number for number, id in enumerate(ids)}
             rows.sort(key=lambda row: place[row.id])
@@ -135,38 +142,49 @@ class Claims:
         file.write_one(PARK, (rows, file.number), False, len)
 
     def settle(self, file: StoreFile, settlements: Sequence[Settlement]) -> list[State | None]:
-        """Writes the verdicts; the states they led to, None for what was settled before."""
+        """Writes the verdicts; the states they led to, None for what was settled before (of two on one run the first counts)."""
         moments, now = self._moments, self._moments.wall()
-        plain: dict[int, list[int | None]] = {}
-        others: list[list[object]] = []
-        for row, attempt, verdict in settlements:
-            started, late = self._times(row)
-            if verdict is SUCCEEDED and row.run is None and row.terms is not None and row.terms.nominal is None:
-                plain[row.id] = [attempt, started, late]
+        plain: list[tuple[int, int, int | None, int | None]] = []
+        others: list[tuple[object, ...]] = []
+        first: dict[Run, Settlement] = {}
+        dues: dict[Run, int] = {}
+        for settlement in settlements:
+            row, attempt, verdict = settlement
+            run = (row.id, attempt)
+            if row.attempt != attempt or first.setdefault(run, settlement) is not settlement:
                 continue
-            due = micros(moments.elapsed() / SECOND + verdict.delay) if isinstance(verdict, Again) else None
-            more = write_more(self._more(row, verdict))
-            others.append([row.id, attempt, NUMBER_OF[verdict.state], due, started, late, more])
+            times = self._times(row)
+            if verdict is SUCCEEDED and row.run is None and row.terms is not None and row.terms.nominal is None:
+                plain.append((*run, *times))
+                continue
+            due = None
+            if isinstance(verdict, Again):
+                due = dues[run] = micros(moments.elapsed() / SECOND + verdict.delay)
+            others.append((*run, NUMBER_OF[verdict.state], due, *times, write_more(self._more(row, verdict))))
         values = {"now": now, "basis": moments.basis, "runs": json.dumps(others), "owner": file.number}
         succeeded = (now, json.dumps(plain), file.number)
 
         def work(connection: Connection) -> list[Record]:
             records = connection.execute(SETTLE, values).fetchall()
-            return records + [(id, schema.SUCCEEDED) for (id,) in connection.execute(SUCCEED, succeeded).fetchall()]
+            return records + [(*run, schema.SUCCEEDED) for run in connection.execute(SUCCEED, succeeded).fetchall()]
 
-        if not others:
-            ids = file.write_one(SUCCEED, succeeded, False, list)
-            states = {id: schema.SUCCEEDED for (id,) in ids}
+        if plain and others:
+            records = file.write(work, full=False)
+        elif others:
+            records = file.write_one(SETTLE, values, False, list)
         else:
-            states = dict(file.write(work, full=False)) if plain else dict(file.write_one(SETTLE, values, False, list))
-        dues = {id: due for id, _, _, due, *_ in others}
-        return [self._ended(file, row, attempt, verdict, states, dues.get(row.id)) for row, attempt, verdict in settlements]
+            records = [(*run, schema.SUCCEEDED) for run in file.write_one(SUCCEED, succeeded, False, list)] if plain else []
+        states = {(id, attempt): state for id, attempt, state in records}
+        return [
+            self._ended(file, row, verdict, states.get((row.id, attempt)), dues.get((row.id, attempt)))
+            if first.get((row.id, attempt)) is settlement
+            else None
+            for settlement in settlements
+            for row, attempt, verdict in (settlement,)
+        ]
 
-    def _ended(self, file: StoreFile, row: Row, attempt: int, verdict: Verdict, states: dict[int, int], due: object) -> State | None:
+    def _ended(self, file: StoreFile, row: Row, verdict: Verdict, state: int | None, due: int | None) -> State | None:
         """Lets the row itself tell what became of it."""
-        state = states.get(row.id)
-        if row.attempt != attempt:
-            return None
         if file.runs.get(row.id) is row:  # else it waits again already and was claimed anew
             file.runs.pop(row.id, None)
         if state is None:
@@ -182,7 +200,7 @@ class Claims:
                 context.trace = verdict.trace
         row.ended = self._moments.elapsed() / SECOND
         row.state = STATES[state]
-        if row.state is State.SCHEDULED and isinstance(due, int):
+        if row.state is State.SCHEDULED and due is not None:
             terms = row.terms = row.terms or Terms()
             if terms.nominal is None:
                 terms.nominal, terms.date = row.due, terms.wall
@@ -273,12 +291,13 @@ class Claims:
                 for record, verdict in left
             ]
             values = {"now": self._moments.wall(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
-            states = dict(connection.execute(SETTLE, values).fetchall())
-            connection.execute("DELETE FROM process WHERE n = ?", (number,))
+            states = {id: state for id, _, state in connection.execute(SETTLE, values).fetchall()}
+            gone = connection.execute("DELETE FROM process WHERE n = ? RETURNING n", (number,)).fetchall()
+            if gone:
+                log.info("process %d ended without closing %s; %d jobs that it ran are seen to", pid, file.path, len(records))
             return [(record, verdict, STATES[states[record[0]]]) for record, verdict in left if states[record[0]] != schema.SCHEDULED]
 
         ended = file.write(work, full=False)
-        log.info("process %d ended without closing %s; what it ran is seen to", pid, file.path)
         return [self._row_after_crash(record, verdict, state) for record, verdict, state in ended]
 
     def _verdict_after_crash(self, record: Record) -> Verdict:

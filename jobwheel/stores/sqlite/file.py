@@ -15,11 +15,13 @@ Reads have a connection of their own: an open cursor on the writing one would ma
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -41,6 +43,10 @@ IDS = 1024
 """Numbers of jobs that a process takes at once; what it does not use is never used."""
 CACHE = -16000
 """KiB of pages that each connection keeps: helps from some 500,000 waiting jobs on."""
+
+
+class Waited(StoreError):
+    """Another process did not let this one write in time."""
 
 
 class Closed(StoreError):
@@ -147,14 +153,17 @@ class StoreFile:
             raise
         return connection
 
-    def close(self, patience: float = PATIENCE) -> None:
-        """Ends this process's part in the file. What it still runs goes on, and counts as cut off from here on."""
-        if self.pid != os.getpid():
-            return
-        if not self._writing.acquire(timeout=patience):
-            return  # another thread is at it: the end of the process will close it
-        try:
-            with contextlib.suppress(Held, StoreError, sqlite3.Error, OSError):
+    def close(self, patience: float = PATIENCE) -> bool:
+        """Ends this process's part in the file. What it still runs goes on, and counts as cut off from here on.
+
+        False: not now, since the caller is a signal handler in the middle of a write.
+        """
+        if self.pid != os.getpid() or self.closed:
+            return True
+        with self._writing:
+            if self._busy:
+                return False
+            with contextlib.suppress(StoreError, sqlite3.Error, OSError):
                 self._lock(time.monotonic() + patience)
                 try:
                     if not self.runs and self._in_place() and not self.broken:
@@ -162,75 +171,79 @@ class StoreFile:
                 finally:
                     # Reading and writing ends under the lock as well: the last one to close writes the WAL back into the file.
                     with self._reading, self._inside:
+                        self.closed = True
                         self._reader.close()
                         self._writer.close()
                     self._locks.unlock()
                     self._locks.close()
-        finally:
             self.closed = True
-            self._writing.release()
+            return True
 
     # --- writing ---
 
     def write(self, work: Callable[[sqlite3.Connection], T], full: bool, patience: float = PATIENCE) -> T:
         """What `work` returns, done in one transaction; rolled back if it raises. `full`: on disk before this returns."""
-        self._begin(full, time.monotonic() + patience)
-        try:
-            return self._transaction(work)
-        finally:
-            self._end()
+        return self._turn(lambda: self._transaction(work), full, time.monotonic() + patience)
 
     def write_one(self, statement: str, values: Values, full: bool, note: Callable[[list[Record]], T], patience: float = PATIENCE) -> T:
         """What `note` makes of the rows that this one statement returns; it is called before another writer comes, and does not fail."""
-        self._begin(full, time.monotonic() + patience)
-        try:
-            return note(self._writer.execute(statement, values).fetchall())
-        except sqlite3.Error as error:
-            raise self._told(error) from error
-        finally:
-            self._end()
 
-    def _begin(self, full: bool, deadline: float) -> None:
-        if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise StoreError(f"{self.path}: another thread of this process has been writing for too long; the disk is slow, or it hangs")
-        try:
+        def one() -> T:
+            try:
+                return note(self._writer.execute(statement, values).fetchall())
+            except sqlite3.Error as error:
+                raise self._told(error) from error
+
+        return self._turn(one, full, time.monotonic() + patience)
+
+    def _turn(self, work: Callable[[], T], full: bool, deadline: float) -> T:
+        """Does `work` as the one that writes, of all threads and all processes."""
+        with self._writing:
             if self._busy:
-                raise StoreError("this call came from a signal handler in the middle of a write of the same thread; call it again later")
+                return self._turn_of_handler(work, full)
             self._check_use()
-            self._lock(deadline)
-        except BaseException:
-            self._writing.release()
-            raise
-        self._busy = True
-        self._inside.acquire()
+            # Whatever comes in between, a Ctrl-C too, byte 0 is let go: what stands in `finally` calls nothing that is written in Python.
+            try:
+                self._busy = True
+                self._lock(deadline)
+                with self._inside:
+                    self._get_ready(full)
+                    return work()
+            finally:
+                self._busy = False
+                fcntl.lockf(self._locks.fd, fcntl.LOCK_UN, 1, 0)
+
+    def _turn_of_handler(self, work: Callable[[], T], full: bool) -> T:
+        """The caller is a signal handler that interrupted this thread's own turn: it may share it, unless a transaction is open."""
+        if self._writer.in_transaction:
+            raise StoreError("this call came from a signal handler in the middle of a write of the same thread; call it again later")
+        with self._inside:
+            if full and not self._full:  # never less than what the interrupted one has asked for
+                self._get_ready(full)
+            return work()
+
+    def _get_ready(self, full: bool) -> None:
+        if not self._in_place():
+            raise StoreError(
+                f"the store's file {self.path} was deleted or replaced while it was in use: nothing is written to it any more. "
+                f"Put it back; or stop every process that uses it, move {self.path}-wal and -shm away, which belong to the old "
+                f"file, and start them anew"
+            )
         try:
-            if not self._in_place():
-                raise StoreError(
-                    f"the store's file {self.path} was deleted or replaced while it was in use: nothing is written to it any more. "
-                    f"Put it back; or stop every process that uses it, move {self.path}-wal and -shm away, which belong to the old "
-                    f"file, and start them anew"
-                )
+            if self._writer.in_transaction:
+                self._writer.rollback()
             if full is not self._full:
                 self._writer.execute("PRAGMA synchronous = " + ("FULL" if full else "NORMAL"))
                 self._full = full
-        except BaseException as error:
-            self._end()
-            if isinstance(error, sqlite3.Error):
-                raise self._told(error) from error
-            raise
-
-    def _end(self) -> None:
-        self._inside.release()
-        self._busy = False
-        self._locks.unlock()
-        self._writing.release()
+        except sqlite3.Error as error:
+            raise self._told(error) from error
 
     def _lock(self, deadline: float) -> None:
         try:
             self._locks.lock(deadline)
         except Held as held:
             who = f"process {held.pid}" if held.pid else "another process"
-            raise StoreError(
+            raise Waited(
                 f"{self.path}: {who} has held the right to write for too long: it hangs, is stopped, or its disk is slow"
             ) from None
 
@@ -242,44 +255,50 @@ class StoreFile:
         return stat.st_ino == self._identity[1] and stat.st_dev == self._identity[0]
 
     def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        writer = self._writer
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                answer = work(self._writer)
-                self._writer.execute("COMMIT")
-            except BaseException:
-                self._writer.rollback()
-                raise
+            writer.execute("BEGIN IMMEDIATE")
+            answer = work(writer)
+            writer.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._told(error) from error
+        finally:
+            if writer.in_transaction:
+                writer.rollback()
         return answer
 
     def _told(self, error: sqlite3.Error) -> StoreError:
         failure = told(self.path, error)
         if code_of(error) in BROKEN:
             self.broken = str(failure)
+        if "decode to UTF-8" in str(error):
+            # One row with such text must not make all fail that are read with it: from now on it is read, and then found unreadable.
+            self._writer.text_factory = self._reader.text_factory = _as_it_is
         return failure
 
     def _commit(self, batch: list[Write]) -> None:
         """Does the writes of one batch; see `group`."""
-        try:
-            self._begin(any(write.full for write in batch), min(write.deadline for write in batch))
-        except Exception as error:
-            for write in batch:
-                write.error = error
-            return
+        while batch:
+            try:
+                self._turn(partial(self._run, batch), any(write.full for write in batch), min(write.deadline for write in batch))
+                return
+            except Exception as error:
+                # Nothing was begun. Who came later than the one whose time is up has time left.
+                now = time.monotonic()
+                over = [write for write in batch if not isinstance(error, Waited) or write.deadline <= now] or batch
+                for write in over:
+                    write.error = error
+                batch = [write for write in batch if write.error is None]
+
+    def _run(self, batch: list[Write]) -> None:
         try:
             left = Add.run_plain(self._writer, batch)
-            if len(left) > 1 and self._try_together(left):
-                return
+        except sqlite3.Error as error:  # of the adds that were tried in one statement none is there
+            self._told(error)
+            left = batch
+        if len(left) == 1 or not self._try_together(left):
             for write in left:
                 self._try(write)
-        except sqlite3.Error as error:  # of the adds that were tried in one statement: none of them is there
-            self._told(error)
-            for write in batch:
-                self._try(write)
-        finally:
-            self._end()
 
     def _try_together(self, writes: list[Write]) -> bool:
         """All in one transaction; False, and nothing is done, if that fails."""
@@ -424,6 +443,10 @@ def insert(connection: sqlite3.Connection, rows: Sequence[Record]) -> set[int]:
     return {id for (id,) in added}
 
 
+def _as_it_is(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
+
+
 def _patiently(work: Callable[[], None]) -> None:
     """Tries again while another program is in the way: changing a file to WAL does not wait by itself."""
     deadline = time.monotonic() + PATIENCE
@@ -450,6 +473,8 @@ def open_file(path: str) -> StoreFile:
     path = os.path.realpath(path)
     with _registry:
         file = _files.get(path)
+        if file is not None and file.closed:
+            file = None
         if file is not None and file.pid != os.getpid():  # a server that forks without Python's hooks, as uWSGI does by default
             _files.pop(path).abandon()
             file = None
@@ -465,10 +490,8 @@ def leave_file(file: StoreFile) -> None:
         if file.pid != os.getpid():
             return
         file.users -= 1
-        if file.users > 0 or _files.get(file.path) is not file:
-            return
-        del _files[file.path]
-        file.close()
+        if file.users <= 0 and _files.get(file.path) is file and file.close():
+            del _files[file.path]
 
 
 def _close_all() -> None:

@@ -1,16 +1,21 @@
 """Group commit: callers that write at the same moment share one transaction, and one wait for the disk. Used by `file`.
 
 Promises: a lone caller waits for nobody, not even for another thread to wake; a write that arrives while another one is being
-committed goes into the next batch; first come, first served, so no thread starves; a failing write fails alone.
-Relies on: `commit` filling in each write of its batch and raising nothing but what ends a thread (KeyboardInterrupt, SystemExit).
+committed goes into the next batch; first come, first served, so no thread starves; a failing write fails alone; a caller that is
+interrupted at any moment (Ctrl-C) leaves nobody behind it waiting.
+Relies on: `commit` filling in each write of its batch and raising nothing but what interrupts a thread.
 Not promised: an order between writes that arrive at the same moment.
 
-Leader and followers: the first to come leads, which means that it commits the batch in its own thread. Who comes meanwhile queues and
-sleeps at a gate of its own. The leader, done, opens the gates of its batch and gives the lead to the first in the queue. With a writer
-thread instead, a lone caller pays for two changes of thread with each write.
+Leader and followers: who finds the lead free takes it, and commits all that is queued in its own thread. Who comes meanwhile queues and
+sleeps at a gate of its own; the leader, done, opens the gates of its batch, and that of the first one left. With a writer thread
+instead, a lone caller pays for two changes of thread with each write.
 
-A signal handler may write in the middle of its own thread's write. If that thread leads, it is refused, since it would wait for itself; if
-it was asleep at its gate and is given the lead meanwhile, the handler's write takes the lead over (`_await`).
+The lead is a slot of the group: `del self.lead` is one instruction that succeeds for one thread, and `self.lead = True` gives it back;
+neither is a point where a signal's exception could come in between. No wake-up is lost: a follower first makes its gate and then tries for
+the lead again, a leader first gives the lead back and then looks for gates; a leader that is cut off before it has opened them only
+delays those behind it, who look again after LOOK seconds.
+
+A signal handler may write in the middle of its own thread's write: if that thread leads, the handler's write is committed at once.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from sqlite3 import Connection
 from typing import Any
 
@@ -25,14 +31,14 @@ from jobwheel.errors import StoreError
 
 MOST = 500
 """Writes in one batch at most."""
-LOOK = 1.0
-"""Seconds between two looks of a sleeping follower at who leads; needed for signal handlers only."""
+LOOK = 0.2
+"""Seconds after which a sleeping follower looks for itself, whatever became of its leader."""
 
 
 class Write:
     """One caller's write. `run` does it inside a transaction, and raises only before it has changed anything, unless `alone`."""
 
-    __slots__ = ("alone", "deadline", "done", "error", "full", "gate", "leads", "result", "single", "thread")
+    __slots__ = ("alone", "deadline", "done", "error", "full", "gate", "result", "single", "tried")
 
     def __init__(self, deadline: float, full: bool, alone: bool = False) -> None:
         self.deadline = deadline
@@ -45,14 +51,14 @@ class Write:
         """It is one statement, which needs no transaction around it."""
         self.result: Any = None
         self.error: BaseException | None = None
+        self.tried = False
+        """A leader has begun to commit it."""
         self.done = False
-        self.leads = False
         self.gate: threading.Lock | None = None
-        self.thread = 0
 
     def afresh(self) -> Write:
         """Itself, as if it had not been submitted yet."""
-        self.error, self.done, self.leads, self.gate = None, False, False, None
+        self.error, self.tried, self.done, self.gate = None, False, False, None
         return self
 
     def run(self, connection: Connection) -> None:
@@ -63,88 +69,75 @@ class Write:
 class Group:
     """See the module."""
 
+    __slots__ = ("_commit", "_leader", "_queue", "lead")
+    lead: bool
+
     def __init__(self, commit: Callable[[list[Write]], None]) -> None:
         self._commit = commit
         self._queue: deque[Write] = deque()
-        self._mutex = threading.RLock()  # guards the queue and the lead, for a few instructions; reentrant for signal handlers
-        self._leading = False
-        self._leader = 0
+        """Writes stay here until they are done, so none is lost whoever is cut off where."""
+        self._leader = 0  # the thread that leads; written by it alone
+        self.lead = True
 
     def submit(self, write: Write) -> Any:
         """Returns the write's result when it is committed. Raises what it failed with."""
-        write.thread = threading.get_ident()
-        with self._mutex:
-            if self._leader == write.thread:
-                raise StoreError("this call came from a signal handler in the middle of a write of the same thread; call it again later")
-            self._queue.append(write)
-            if self._leading:
-                write.gate = threading.Lock()
-                write.gate.acquire()
-            else:
-                self._leading, self._leader = True, write.thread
-        if write.gate is not None:
-            self._await(write, write.gate)
-        if not write.done:
-            self._lead()
+        self._queue.append(write)
+        while not write.done:
+            try:
+                del self.lead
+            except AttributeError:
+                self._follow(write)
+                continue
+            try:
+                self._leader = threading.get_ident()
+                self._go()
+            finally:
+                self._leader = 0
+                self.lead = True
+            self._wake()
         if write.error is not None:
             raise write.error
         return write.result
 
-    def _await(self, write: Write, gate: threading.Lock) -> None:
-        try:
-            while not gate.acquire(timeout=LOOK):
-                if self._leader == write.thread and not write.done:
-                    return  # the write that this one's handler interrupted was given the lead; we are its thread
-        except BaseException:
-            self._leave(write)
-            raise
+    def _follow(self, write: Write) -> None:
+        if self._leader == threading.get_ident():  # a signal handler, in the middle of what its own thread commits
+            self._commit([write])
+            write.done = True
+        elif write.gate is None:
+            gate = threading.Lock()
+            gate.acquire()
+            write.gate = gate
+        else:
+            write.gate.acquire(timeout=LOOK)
 
-    def _leave(self, write: Write) -> None:
-        """The caller gives up (a Ctrl-C while it slept). What is being committed stays so."""
-        with self._mutex:
-            if write in self._queue:
-                self._queue.remove(write)
-            heir = self._pass_on() if write.leads and not write.done else None
-        if heir is not None:
-            heir.release()
-
-    def _pass_on(self) -> threading.Lock | None:
-        """Under the mutex: gives the lead to the first in the queue, whose gate the caller then opens."""
-        if not self._queue:
-            self._leading, self._leader = False, 0
-            return None
-        heir = self._queue[0]
-        heir.leads = True
-        self._leader = heir.thread
-        return heir.gate
-
-    def _lead(self) -> None:
-        batch: list[Write] = []
-        try:
-            with self._mutex:
-                batch = self._take()
-            self._commit(batch)
-        except BaseException as error:
-            for write in batch:
-                if not write.done and write.error is None:
-                    write.error = StoreError(
-                        f"the write was cut short by {type(error).__name__} in the thread that committed it for several; "
-                        f"whether it was stored, get() tells"
-                    )
-            raise
-        finally:
-            with self._mutex:
-                heir = self._pass_on()
-            for write in batch:
-                write.done = True
-                if write.gate is not None:
-                    write.gate.release()
-            if heir is not None:
-                heir.release()
-
-    def _take(self) -> list[Write]:
+    def _go(self) -> None:
+        """Commits what is queued, all or the first MOST of it."""
         queue = self._queue
-        batch = [queue.popleft()]
-        while queue and len(batch) < MOST and not (batch[-1].alone or queue[0].alone):
-            batch.append(queue.popleft())
-        return batch
+        while queue and queue[0].done:
+            queue.popleft()
+        batch: list[Write] = []
+        for write in list(queue)[:MOST]:
+            if write.tried and not write.done:
+                write.error = StoreError(
+                    "the thread that wrote this for several was cut off in the middle; whether it was stored, get() tells"
+                )
+                write.done = True
+            elif not write.done:
+                if batch and (write.alone or batch[0].alone):
+                    break
+                write.tried = True
+                batch.append(write)
+        if batch:
+            self._commit(batch)
+        for write in batch:
+            write.done = True
+
+    def _wake(self) -> None:
+        """Opens the gates of those that are done, and of the first that is not: it leads next."""
+        queue = self._queue
+        for write in list(queue):
+            if write.gate is not None:
+                with suppress(RuntimeError):  # open already
+                    write.gate.release()
+            if not write.done:
+                return

@@ -34,8 +34,8 @@ class LockFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._identity = _identity(os.fstat(self._fd))
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._identity = _identity(os.fstat(self.fd))
 
     def lock(self, deadline: float) -> None:
         """Takes byte 0, the right to write. `deadline` is a moment of `time.monotonic`. Raises `Held` when it has passed."""
@@ -49,7 +49,7 @@ class LockFile:
 
     def unlock(self) -> None:
         """Lets byte 0 go."""
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 0)
+        fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, 0)
 
     def live(self, number: int) -> bool:
         """From now on process `number` lives, and it is this one, until it dies or says `die`. False: another one has that number."""
@@ -57,7 +57,7 @@ class LockFile:
 
     def die(self, number: int) -> None:
         """Ends what `live` began."""
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, 1 + number)
+        fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, 1 + number)
 
     def is_dead(self, number: int) -> bool:
         """True if no process lives under `number`. Not to be asked about one's own: that one always looks dead."""
@@ -75,20 +75,20 @@ class LockFile:
 
     def read(self) -> str:
         """What `write` left there, perhaps by another process; empty if nothing."""
-        return os.pread(self._fd, 100, 0).decode("ascii", "replace")
+        return os.pread(self.fd, 100, 0).decode("ascii", "replace")
 
     def write(self, text: str) -> None:
         """Keeps a short text in the file; to be called while byte 0 is held."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, text.encode("ascii"), 0)
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, text.encode("ascii"), 0)
 
     def close(self) -> None:
         """Lets go of every lock."""
-        os.close(self._fd)
+        os.close(self.fd)
 
     def _try(self, byte: int) -> bool:
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return False
@@ -99,7 +99,7 @@ class LockFile:
         if sys.platform != "linux":
             return None
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(self.fd, fcntl.F_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else pid
 
 

@@ -54,7 +54,7 @@ CREATE TABLE job (
     late INTEGER,
     ended INTEGER
 );
-CREATE INDEX job_due ON job (basis, due, priority, kind, state) WHERE state = {SCHEDULED};
+CREATE INDEX job_due ON job (basis, due, priority DESC, kind, state) WHERE state = {SCHEDULED};
 CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL AND state < {ENDED} AND flags & {SUPERSEDED} = 0;
 CREATE INDEX job_running ON job (owner) WHERE state = {RUNNING};
 CREATE INDEX job_parked ON job (id) WHERE state = {PARKED};
@@ -113,7 +113,12 @@ def prepare(connection: sqlite3.Connection, path: str) -> None:
             f"install that version, or set store.path to another file"
         )
     _check(connection, path)
-    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(
+            f"{path}: its file system has no shared memory for SQLite's WAL (journal mode {mode}), as network file systems have none: "
+            f"set store.path to a local disk"
+        )
     for number in range(version, len(MIGRATIONS)):
         connection.executescript(
             f"BEGIN IMMEDIATE; {MIGRATIONS[number]}PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {number + 1}; COMMIT"

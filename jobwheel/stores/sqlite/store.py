@@ -60,7 +60,7 @@ PAGE = 500
 """Rows read at once by `find`."""
 WAITING = frozenset({schema.SCHEDULED, schema.PAUSED, schema.PARKED})
 REVIVABLE = frozenset({schema.FAILED, schema.MISSED, schema.INTERRUPTED})
-BEFORE_READING = "SELECT id, kind, state, basis, due, priority FROM job WHERE id IN (SELECT value FROM json_each(?))"
+NOT_CLAIMED = "SELECT id, kind, state, basis, due FROM job WHERE id IN (SELECT value FROM json_each(?))"
 
 
 class SqliteStore(Store):
@@ -222,7 +222,11 @@ class SqliteStore(Store):
     def _later(self, file: StoreFile, wanted: dict[int, Entry]) -> list[Entry]:
         """Of those that could not be claimed, the ones that fall due later than was believed; the others are let go of."""
         later: list[Entry] = []
-        for id, number, state, basis, due, _ in file.read(BEFORE_READING, (json.dumps(list(wanted)),)):
+        try:
+            records = file.read(NOT_CLAIMED, (json.dumps(list(wanted)),))
+        except StoreError:
+            return list(wanted.values())  # rows are claimed already, so nothing may be raised; these are tried again
+        for id, number, state, basis, due in records:
             if state in (schema.SCHEDULED, schema.PARKED) and id not in self._window.unreadable and self._kinds.kind_of(number) is not None:
                 entry = wanted.pop(id)
                 entry.due = self._moments.to_elapsed(basis, due)
@@ -256,10 +260,11 @@ class SqliteStore(Store):
         return self.settle_many([(row, attempt, verdict)])[0]
 
     def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]]) -> list[State | None]:
-        states = self._claims.settle(self._file, settlements)
+        file = self._file
+        states = self._claims.settle(file, settlements)
         if self._limited:
-            for (row, _, _), state in zip(settlements, states, strict=True):
-                if state is not None:
+            for row, _, _ in settlements:
+                if row.id not in file.runs:  # whatever the answer was; else it runs again already
                     self._make_way(row.kind.name, row.id)
         return states
 
@@ -326,7 +331,7 @@ class SqliteStore(Store):
 
     def retry(self, ref: Ref) -> Row | None:
         record = self._find_ended(ref)
-        if record is None:
+        if record is None or self._forgotten(record):
             return None
         hung = self._claims.hung.get(record[0])
         if hung is not None and hung.run is not None and hung.run.hung:
@@ -336,10 +341,10 @@ class SqliteStore(Store):
         def decide(connection: Any, record: Record) -> dict[str, Any] | None:
             if record[5] not in REVIVABLE:
                 return None
-            if self._limit:
-                moves.check_room(connection, self._limit, 1, [])
             if record[3] is not None and connection.execute(moves.BY_KEY, (record[3],)).fetchone() is not None:
                 return None
+            if self._limit:
+                moves.check_room(connection, self._limit, 1, [])
             return {
                 "state": schema.SCHEDULED, "basis": self._moments.basis, "due": self._moments.elapsed(), "flags": 0, "ended": None,
             }  # fmt: skip
@@ -368,6 +373,9 @@ class SqliteStore(Store):
         basis, due = (self._moments.basis, micros(row.due)) if terms is None or terms.wall is None else (0, round(terms.wall * SECOND))
         return self._window.entry(row.id, basis, due, row.priority, self._kinds.number_of(row.kind.name, self._file))
 
+    def disown(self, row: Row) -> None:
+        self._window.tickets.pop(row.id, None)
+
     def dropped(self, row: Row) -> Entry | None:
         # A paused one keeps its ticket: another thread may be resuming it, and its arming must not be undone.
         return self._window.tickets.pop(row.id, None) if row.state in ENDED else None
@@ -394,9 +402,13 @@ class SqliteStore(Store):
         self._moments.look(file)
         self._kinds.look(file)
         ended = self._claims.rescue(file)
-        self._claims.look(file)
-        entries = self._window.sweep(file, want) if want > 0 else []
-        self._prune(file)
+        try:
+            self._claims.look(file)
+            self._prune(file)
+            # Last, since what it gives must be armed.
+            entries = self._window.sweep(file, want) if want > 0 else []
+        except StoreError as error:
+            return Sweep([], ended, False, error)  # those that ended are to be told of all the same
         return Sweep(list(entries), ended, self._window.more)
 
     def _prune(self, file: StoreFile) -> None:
@@ -446,7 +458,7 @@ class SqliteStore(Store):
         return found
 
     def ids(self, query: Query) -> list[int]:
-        if query.text is None and query.states is not None and not _needs_reading(query.states):
+        if query.text is None and query.states is not None and not _needs_reading(query.states) and not query.states & ENDED:
             where, values = self._where(query)
             return [id for (id,) in self._read(f"SELECT id FROM job WHERE {where} AND id > ? ORDER BY id", (*values, query.after))]
         return [job.id for job in self._matching(query)]

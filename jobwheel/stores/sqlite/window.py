@@ -31,9 +31,13 @@ PAGE = 1024
 PAGES = 10
 """Rows that one query reads, and queries of one sweep on one basis: what has a ticket is passed by, and the next sweep goes on there."""
 
+Found = tuple[int, int, int, int, int]
+"""Of a row: id, basis, due, priority, kind."""
+
 DUE = """
 SELECT id, due, priority, kind FROM job
-WHERE state = 0 AND basis = ? AND due >= ? AND due < ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT ?
+WHERE state = 0 AND basis = ? AND due >= ? AND due < ? AND kind IN (SELECT value FROM json_each(?))
+ORDER BY due, priority DESC, kind LIMIT ? OFFSET ?
 """
 PARKED = f"""
 SELECT id, basis, due, priority, kind FROM job
@@ -54,7 +58,7 @@ class Window:
         """The last sweep left overdue rows behind since it had as many as were wanted."""
         self._moments = moments
         self._kinds = kinds
-        self._cursors: dict[int, int] = {}
+        self._cursors: dict[int, tuple[int, int]] = {}
         self._parked_after = 0
         self._stepped = False  # the wall clock was, since the window was loaded; set by the room's thread, reset by the keeper's
 
@@ -84,61 +88,64 @@ class Window:
         self.horizon = until
         start = max(since, now)
         try:
-            found, reached = self._read(file, start, until)
+            records, reached = self._read(file, start, until)
         except BaseException:
             self.horizon = since
             raise
         self.horizon = max(reached, start + 1 / SECOND)
-        return found
+        return self._all_new(records)
 
-    def _read(self, file: StoreFile, start: float, until: float) -> tuple[list[Ticket], float]:
-        found: list[Ticket] = []
+    def _read(self, file: StoreFile, start: float, until: float) -> tuple[list[Found], float]:
+        found: list[Found] = []
         known, reached, elapsed = json.dumps(self._kinds.known()), until, self._moments.elapsed()
         ahead, far = round(start * SECOND) - elapsed, round(min(until - start, 1e9) * SECOND)
         for basis, moment in self._moments.limits(ahead):
-            records = file.read(DUE, (basis, moment, moment + far, known, MOST))
-            found += [ticket for id, due, priority, kind in records if (ticket := self._new(id, basis, due, priority, kind)) is not None]
+            records = file.read(DUE, (basis, moment, moment + far, known, MOST, 0))
+            found += [(id, basis, due, priority, kind) for id, due, priority, kind in records]
             if len(records) == MOST:
                 reached = min(reached, self._moments.to_elapsed(basis, records[-1][1]))
         return found, reached
 
-    def _new(self, id: int, basis: int, due: int, priority: int, kind: int) -> Ticket | None:
-        """A ticket for a row that has none here, or has one that would come too late."""
+    def _all_new(self, found: list[Found]) -> list[Ticket]:
+        # Last of all, when nothing can fail any more: who has a ticket is passed by from now on, so it must be handed out.
+        return [ticket for one in found if (ticket := self._new(*one)) is not None]
+
+    def _is_new(self, id: int, basis: int, due: int) -> bool:
+        """It has no ticket here, or one that would come too late."""
         ticket = self.tickets.get(id)
-        if ticket is not None and ticket.due <= self._moments.to_elapsed(basis, due) + 1e-6:
-            return None
-        return self.entry(id, basis, due, priority, kind, wanted=True)
+        return ticket is None or ticket.due > self._moments.to_elapsed(basis, due) + 1e-6
+
+    def _new(self, id: int, basis: int, due: int, priority: int, kind: int) -> Ticket | None:
+        return self.entry(id, basis, due, priority, kind, wanted=True) if self._is_new(id, basis, due) else None
 
     def sweep(self, file: StoreFile, want: int) -> list[Ticket]:
         """New tickets, about `want` of them, for what is overdue or falls due within AHEAD: oldest first."""
-        found: list[Ticket] = []
+        found: list[Found] = []
         known = json.dumps(self._kinds.known())
-        self.more = False
+        more = False
         for basis, limit in self._moments.limits(AHEAD):
-            since = self._cursors.pop(basis, -(2**62))
+            since, skip = self._cursors.pop(basis, (-(2**62), 0))
             for _ in range(PAGES):
-                records = file.read(DUE, (basis, since, limit, known, PAGE))
-                found += [
-                    ticket for id, due, priority, kind in records if (ticket := self._new(id, basis, due, priority, kind)) is not None
-                ]
+                records = file.read(DUE, (basis, since, limit, known, PAGE, skip))
+                found += [(id, basis, due, *rest) for id, due, *rest in records if self._is_new(id, basis, due)]
                 if len(records) < PAGE:
                     break
-                since = records[-1][1] + (records[0][1] == records[-1][1])
+                last = records[-1][1]
+                same = sum(record[1] == last for record in records)  # the next page begins after these, inside one moment if need be
+                since, skip = last, same + (skip if last == since else 0)
                 if len(found) >= want:
-                    self.more = True
+                    more = True
                     break
             else:
-                self._cursors[basis] = since
-        return found + self._look_at_parked(file, known)
+                self._cursors[basis] = (since, skip)
+        parked, after = self._look_at_parked(file, known)
+        self.more, self._parked_after = more, after
+        return self._all_new(found + parked)
 
-    def _look_at_parked(self, file: StoreFile, known: str) -> list[Ticket]:
+    def _look_at_parked(self, file: StoreFile, known: str) -> tuple[list[Found], int]:
         records = file.read(PARKED, (self._parked_after, known, PAGE))
-        self._parked_after = records[-1][0] if len(records) == PAGE else 0
-        return [
-            ticket
-            for id, basis, due, priority, kind in records
-            if id not in self.unreadable and (ticket := self._new(id, basis, due, priority, kind)) is not None
-        ]
+        found = [(id, *rest) for id, *rest in records if id not in self.unreadable]
+        return found, records[-1][0] if len(records) == PAGE else 0
 
     def reanchor(self) -> list[Ticket]:
         """The wall clock was stepped: tickets that follow it, with their moments by the new one. The window is loaded anew after it."""
@@ -161,4 +168,5 @@ class Window:
     def forget(self) -> None:
         """A new room begins."""
         self.tickets.clear()
+        self._cursors.clear()
         self.horizon = -inf

@@ -42,7 +42,8 @@ def create_app() -> Flask:
     logging.basicConfig(level=logging.INFO)
     app = Flask(__name__)
     app.config.from_prefixed_env()
-    app.config["JOBWHEEL"] = {"workers": {"threads": 2}, "exit_timeout": float(os.environ.get("EXIT_TIMEOUT", "5"))}
+    limit = float(os.environ.get("EXIT_TIMEOUT", "5"))
+    app.config["JOBWHEEL"] = {"store": {"kind": "memory"}, "workers": {"threads": 2}, "exit_timeout": limit}
     JobWheel(app)
     timer = app.extensions["jobwheel"].timer
     timer.add_job(Write("boot"), 0.2)
