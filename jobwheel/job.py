@@ -180,7 +180,7 @@ class JobContext:
         self.progress_now = (done, total, text)
 
 
-_making = threading.Lock()  # held for a few instructions, and only where a run needs a context that it did not start with
+_making = threading.RLock()  # held for a few instructions, and only where a run needs a context that it did not start with
 
 
 def context_of(row: Row) -> JobContext:
@@ -194,7 +194,7 @@ def context_of(row: Row) -> JobContext:
 
 def _after_fork() -> None:
     global _making  # noqa: PLW0603 (the parent's may be held by a thread that the child does not have)
-    _making = threading.Lock()
+    _making = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -217,7 +217,7 @@ def snapshot(row: Row, offset: float) -> ScheduledJob:
         if terms.wall is not None:
             due = terms.wall
     started, ended, run = row.started, row.ended, row.run
-    if started is None and run is None:
+    if started is None and run is None and ended is None:
         return ScheduledJob(
             row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
             _from_epoch(row.created + offset, UTC), trigger=trigger,

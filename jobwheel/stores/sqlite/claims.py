@@ -143,7 +143,7 @@ class Claims:
 
     def settle(self, file: StoreFile, settlements: Sequence[Settlement]) -> list[State | None]:
         """Writes the verdicts; the states they led to, None for what was settled before (of two on one run the first counts)."""
-        moments, now = self._moments, self._moments.wall()
+        moments, now = self._moments, self._moments.stamp()
         plain: list[tuple[int, int, int | None, int | None]] = []
         others: list[tuple[object, ...]] = []
         first: dict[Run, Settlement] = {}
@@ -244,7 +244,7 @@ class Claims:
         if not rows:
             return []
         mine = {row.id: row for row in rows}
-        states: dict[int, int] = dict(file.write_one(HAND_BACK, (self._moments.wall(), json.dumps(list(mine)), file.number), False, list))
+        states: dict[int, int] = dict(file.write_one(HAND_BACK, (self._moments.stamp(), json.dumps(list(mine)), file.number), False, list))
         for id, state in states.items():
             if file.runs.get(id) is mine[id]:
                 file.runs.pop(id, None)
@@ -271,7 +271,7 @@ class Claims:
         # Under the lock: a claim that is being made has either not been written yet, or is in `runs`.
         mine = connection.execute(f"SELECT id FROM job WHERE state = {schema.RUNNING} AND owner = ?", (file.number,)).fetchall()
         lost = [id for (id,) in mine if id not in file.runs]
-        connection.execute(HAND_BACK, (self._moments.wall(), json.dumps(lost), file.number)).fetchall()
+        connection.execute(HAND_BACK, (self._moments.stamp(), json.dumps(lost), file.number)).fetchall()
 
     def rescue(self, file: StoreFile) -> list[Row]:
         """Lets wait again, or end, what processes ran that are dead; gives the rows that ended by it."""
@@ -290,7 +290,7 @@ class Claims:
                 [record[0], record[9], NUMBER_OF[verdict.state], None, record[14], record[15], self._more_after_crash(record, verdict)]
                 for record, verdict in left
             ]
-            values = {"now": self._moments.wall(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
+            values = {"now": self._moments.stamp(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
             states = {id: state for id, _, state in connection.execute(SETTLE, values).fetchall()}
             gone = connection.execute("DELETE FROM process WHERE n = ? RETURNING n", (number,)).fetchall()
             if gone:

@@ -146,6 +146,7 @@ class StoreFile:
 
     def _connection(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False, cached_statements=256)
+        connection.text_factory = _as_it_is
         try:
             connection.execute(f"PRAGMA cache_size = {CACHE}")
         except BaseException:
@@ -271,9 +272,6 @@ class StoreFile:
         failure = told(self.path, error)
         if code_of(error) in BROKEN:
             self.broken = str(failure)
-        if "decode to UTF-8" in str(error):
-            # One row with such text must not make all fail that are read with it: from now on it is read, and then found unreadable.
-            self._writer.text_factory = self._reader.text_factory = _as_it_is
         return failure
 
     def _commit(self, batch: list[Write]) -> None:
@@ -444,6 +442,7 @@ def insert(connection: sqlite3.Connection, rows: Sequence[Record]) -> set[int]:
 
 
 def _as_it_is(text: bytes) -> str:
+    # Text that is no UTF-8 makes one row unreadable, and not all fail that are read with it.
     return text.decode("utf-8", "surrogateescape")
 
 

@@ -7,10 +7,13 @@ clock was from the wall clock when somebody last looked.
 
 import os
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from math import ceil, floor
 
 from jobwheel.clock import Anchor, Clock, SystemClock
-from jobwheel.stores.sqlite.file import StoreFile
+from jobwheel.errors import StoreError
+from jobwheel.stores.sqlite.file import Record, StoreFile
 
 WALL = 0
 SECOND = 1_000_000
@@ -38,9 +41,11 @@ class Moments:
         self.basis = -1
         """This boot's number in the file."""
         self._offsets: dict[int, int] = {}
+        self._read: Callable[[str], list[Record]] = lambda statement: []
 
     def join(self, file: StoreFile) -> None:
         """Lets the file know this boot."""
+        self._read = file.read
         found = file.read("SELECT n FROM boot WHERE name = ?", (self._boot,))
         if not found:
             offset = round(self.offset() * SECOND)
@@ -74,6 +79,10 @@ class Moments:
         """Now, on the wall clock; one microsecond later than it is, since a float of epoch seconds is no more exact."""
         return ceil(self._clock.wall() * SECOND) + 1
 
+    def stamp(self) -> int:
+        """Now, for what is written down to be shown: as `offset` has it."""
+        return round((self._clock.elapsed() + self.offset()) * SECOND)
+
     def limits(self, ahead: int = 0) -> list[tuple[int, int]]:
         """For each basis (basis, its moment now, plus `ahead` microseconds)."""
         wall = self.wall() + ahead
@@ -92,6 +101,9 @@ class Moments:
         return (moment + self._offset_of(basis)) / SECOND
 
     def _offset_of(self, basis: int) -> int:
+        if basis not in self._offsets:  # a boot that came after the last look
+            with suppress(StoreError):
+                self._offsets = dict(self._read("SELECT n, offset FROM boot"))
         return self._offsets.get(basis, 0)
 
 

@@ -44,6 +44,9 @@ class More(msgspec.Struct, omit_defaults=True):
     timed_out: bool = False
 
 
+RESULT_LENGTH = 10_000
+"""Characters kept of a result that has no JSON form."""
+
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 _more = msgspec.json.Decoder(More)
 _tags = msgspec.json.Decoder(tuple[str, ...])
@@ -56,14 +59,34 @@ def read_more(text: str | None) -> More:
 
 
 def write_more(more: More) -> str | None:
-    """For the column `more`. A result that has no JSON form becomes its repr."""
-    if more == NONE:
-        return None
+    """For the column `more`. A result that has no JSON form becomes its repr; text that is no UTF-8 (of a file's name, say) is escaped."""
     try:
-        return _encode(more).decode()
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        more.result = repr(more.result)[:10_000]
-        return _encode(more).decode()
+        return None if more == NONE else _encode(more).decode()
+    except Exception:  # an application's own result can do anything when it is looked at
+        return _encode(_plain(more)).decode()
+
+
+def _plain(more: More) -> More:
+    done = more.progress
+    return msgspec.structs.replace(
+        more,
+        error=None if more.error is None else _clean(more.error),
+        trace=None if more.trace is None else _clean(more.trace),
+        log=tuple(map(_clean, more.log)),
+        progress=None if done is None else (int(done[0]), int(done[1]), _clean(str(done[2]))),
+        result=_clean(_shown(more.result)),
+    )
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _shown(result: object) -> str:
+    try:
+        return repr(result)[:RESULT_LENGTH]
+    except Exception:
+        return f"a {type(result).__name__}, which could not be stored"
 
 
 def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> Record:

@@ -120,7 +120,7 @@ class SqliteStore(Store):
 
     def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
         values = self._prepared(row)
-        write = moves.AddOne(self._deadline(), self._full, row.id, values, row.key, if_exists, self._limit, self._moments.wall)
+        write = moves.AddOne(self._deadline(), self._full, row.id, values, row.key, if_exists, self._limit, self._moments.stamp)
         return self._held(row, self._submit(write))
 
     def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
@@ -128,7 +128,7 @@ class SqliteStore(Store):
         orders = [(row.id, values, row.key, if_exists) for values, row, if_exists in prepared]
         if not orders:
             return []
-        answers = self._submit(moves.AddMany(self._deadline(), self._full, orders, self._limit, self._moments.wall))
+        answers = self._submit(moves.AddMany(self._deadline(), self._full, orders, self._limit, self._moments.stamp))
         return [self._held(row, answer) for (row, _), answer in zip(rows, answers, strict=True)]
 
     def _prepared(self, row: Row) -> Record:
@@ -283,7 +283,7 @@ class SqliteStore(Store):
 
     def cancel(self, ref: Ref) -> Row | None:
         ref = _named(ref)
-        record = self._submit(moves.Single(self._deadline(), self._full, moves.cancel_statement(ref), (self._moments.wall(), ref)))
+        record = self._submit(moves.Single(self._deadline(), self._full, moves.cancel_statement(ref), (self._moments.stamp(), ref)))
         if record is None:
             return None
         if record[5] == schema.RUNNING:
