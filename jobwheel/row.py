@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from jobwheel.errors import StoreError
-from jobwheel.state import State
+from jobwheel.state import ENDED, State
 
 if TYPE_CHECKING:
     from jobwheel.job import IJob, JobContext
@@ -216,7 +216,8 @@ def snapshot(row: Row, offset: float) -> ScheduledJob:
         trigger = terms.trigger
         if terms.wall is not None:
             due = terms.wall
-    started, ended, run = row.started, row.ended, row.run
+    started, run = row.started, row.run
+    ended = row.ended if row.state in ENDED else None
     if started is None and run is None and ended is None:
         return ScheduledJob(
             row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,

@@ -115,7 +115,10 @@ class Store(ABC):
 
     @abstractmethod
     def cancel(self, ref: Ref) -> Row | None:
-        """SCHEDULED, PAUSED or UNRESOLVABLE -> CANCELLED; the row, or None. A running one is asked to stop and gets no other attempt."""
+        """SCHEDULED, PAUSED or UNRESOLVABLE -> CANCELLED; the row, or None. A running one is asked to stop and gets no other attempt.
+
+        A store on disk gives of the row only what tells which one it was.
+        """
 
     @abstractmethod
     def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:

@@ -127,10 +127,14 @@ class TimerManager:
         orders: list[tuple[Row, IfExists]] = []
         if not isinstance(jobs, Iterable):
             raise BadType(f"add_jobs({jobs!r:.80}): several orders, each a pair (job, delay) or a dict with the names of add_job")
+        make = self._orders.row
         for number, order in enumerate(jobs):
             try:
-                names = _order(order)
-                orders.append((self._orders.row(**names), names.get("if_exists", "replace")))
+                if type(order) is tuple and len(order) == 2:
+                    orders.append((make(*order), "replace"))
+                else:
+                    names = _order(order)
+                    orders.append((make(**names), names.get("if_exists", "replace")))
             except UsageError as error:
                 raise type(error)(f"order number {number} of add_jobs: {error}; nothing was added") from error
         added = life.store.add_many(orders)
@@ -402,7 +406,8 @@ class TimerManager:
         if self._waits.ids:
             self._waits.tell(row.id)
         if self._hub.listeners and self._hub.wants(JobCancelled):
-            self._hub.emit(JobCancelled(snapshot(row, self._life.store.offset())))
+            store = self._life.store
+            self._hub.emit(JobCancelled((store.get(row.id) if store.durable else None) or snapshot(row, store.offset())))
             self._hub.deliver()
 
     def __copy__(self) -> Self:

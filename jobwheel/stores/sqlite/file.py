@@ -56,8 +56,9 @@ class Closed(StoreError):
 class StoreFile:
     """See the module. `open_file` gives it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, checkpoint: int = 1000) -> None:
         self.path = path
+        self._checkpoint = checkpoint
         self.pid = os.getpid()
         self.number = 0
         """This process's own among those that have the file open: the owner of what it runs."""
@@ -71,7 +72,8 @@ class StoreFile:
         self._writing = threading.RLock()
         self._inside = threading.RLock()
         self._reading = threading.RLock()
-        self._busy = False  # this thread is between `_begin` and `_end`: a signal handler finds it so
+        self._turns = 0  # of writing, so far
+        self._busy = False  # the thread in `_writing` has byte 0; a signal handler finds it so
         self._full = True
         self._ids = iter(range(0))
         self._ids_lock = threading.RLock()  # reentrant, as all here, for signal handlers
@@ -113,6 +115,7 @@ class StoreFile:
         opened.append(self._writer)
         _patiently(lambda: schema.prepare(self._writer, self.path))
         self._writer.execute("PRAGMA synchronous = FULL")
+        self._writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint}")
         self._writer.execute("BEGIN IMMEDIATE")
         try:
             while not self.number:
@@ -205,13 +208,17 @@ class StoreFile:
             self._check_use()
             # Whatever comes in between, a Ctrl-C too, byte 0 is let go: what stands in `finally` calls nothing that is written in Python.
             try:
-                self._busy = True
-                self._lock(deadline)
+                while not self._busy:
+                    turns = self._turns
+                    self._lock(deadline)
+                    # A handler that came before this had a turn of its own, and has let byte 0 go with it: then it is taken again.
+                    self._busy = turns == self._turns
                 with self._inside:
                     self._get_ready(full)
                     return work()
             finally:
                 self._busy = False
+                self._turns += 1
                 fcntl.lockf(self._locks.fd, fcntl.LOCK_UN, 1, 0)
 
     def _turn_of_handler(self, work: Callable[[], T], full: bool) -> T:
@@ -294,7 +301,7 @@ class StoreFile:
         except sqlite3.Error as error:  # of the adds that were tried in one statement none is there
             self._told(error)
             left = batch
-        if len(left) == 1 or not self._try_together(left):
+        if left and (len(left) == 1 or not self._try_together(left)):
             for write in left:
                 self._try(write)
 
@@ -416,29 +423,40 @@ class Add(Write):
         adds = [write for write in batch if isinstance(write, Add) and write.plain]
         if not adds:
             return batch
-        added = insert(connection, [add.values for add in adds])
+        left = insert(connection, [add.values for add in adds])
         for add in adds:
-            if add.id in added:
-                add.done = True
+            add.done = add.id not in left
         return [write for write in batch if not write.done]
 
 
 _INTO = "INSERT INTO job (id, kind, data, key, priority, basis, due, delay, created, tags, more, state, attempt, flags)"
-_OR_NOT = "ON CONFLICT DO NOTHING RETURNING id"
-INSERT_ONE = f"{_INTO} VALUES ({'?, ' * 11}0, 0, 0) {_OR_NOT}"
-INSERT_MANY = f"""
+_ROW = f"({'?, ' * 11}0, 0, 0)"
+_OR_NOT = "ON CONFLICT DO NOTHING"
+ONE = f"{_INTO} VALUES {_ROW} {_OR_NOT}"
+SEVERAL = f"""
 {_INTO} SELECT {", ".join(f"json_extract(value, '$[{number}]')" for number in range(11))}, 0, 0, 0
 FROM json_each(?) WHERE true {_OR_NOT}
 """
+PIECE = 500
+MANY = f"{_INTO} VALUES {', '.join([_ROW] * PIECE)} {_OR_NOT}"
+"""Half as dear a row as `SEVERAL`, but a statement of its own for each number of rows."""
+PRESENT = "SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?))"
 
 
 def insert(connection: sqlite3.Connection, rows: Sequence[Record]) -> set[int]:
-    """Adds SCHEDULED rows by one statement; gives the ids of those whose key nobody had, the others are not added."""
-    if len(rows) == 1:
-        added = connection.execute(INSERT_ONE, rows[0]).fetchall()
-    else:
-        added = connection.execute(INSERT_MANY, (msgspec.json.encode(rows).decode(),)).fetchall()
-    return {id for (id,) in added}
+    """Adds SCHEDULED rows; gives the ids of those that are not added since somebody has their key."""
+    added, number = 0, len(rows)
+    for start in range(0, number - PIECE + 1, PIECE):
+        added += connection.execute(MANY, [value for row in rows[start : start + PIECE] for value in row]).rowcount
+    rest = rows[number - number % PIECE :]
+    if len(rest) == 1:
+        added += connection.execute(ONE, rest[0]).rowcount
+    elif rest:
+        added += connection.execute(SEVERAL, (msgspec.json.encode(rest).decode(),)).rowcount
+    if added == number:
+        return set()
+    ids = [row[0] for row in rows]
+    return set(ids).difference(*connection.execute(PRESENT, (msgspec.json.encode(ids).decode(),)))
 
 
 def _as_it_is(text: bytes) -> str:
@@ -463,8 +481,10 @@ _registry = threading.RLock()  # guards _files and each file's `users`
 _abandoned: list[StoreFile] = []
 
 
-def open_file(path: str) -> StoreFile:
+def open_file(path: str, checkpoint: int = 1000) -> StoreFile:
     """The file at `path`, made if it is not there; of several calls in one process all get the same one. Each ends with `leave_file`.
+
+    `checkpoint`: pages of WAL after which they are written back into the file; the first caller's counts.
 
     Raises:
         StoreError: it cannot be used; the message says why and what to do.
@@ -478,7 +498,7 @@ def open_file(path: str) -> StoreFile:
             _files.pop(path).abandon()
             file = None
         if file is None:
-            file = _files[path] = StoreFile(path)
+            file = _files[path] = StoreFile(path, checkpoint)
         file.users += 1
         return file
 

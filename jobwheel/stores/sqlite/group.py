@@ -81,6 +81,7 @@ class Group:
 
     def submit(self, write: Write) -> Any:
         """Returns the write's result when it is committed. Raises what it failed with."""
+        me = threading.get_ident()
         self._queue.append(write)
         while not write.done:
             try:
@@ -89,7 +90,7 @@ class Group:
                 self._follow(write)
                 continue
             try:
-                self._leader = threading.get_ident()
+                self._leader = me
                 self._go()
             finally:
                 self._leader = 0

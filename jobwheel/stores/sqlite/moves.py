@@ -10,6 +10,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from jobwheel.errors import JobExists, TooManyPending
+from jobwheel.row import Row
 from jobwheel.store import IfExists
 from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.file import Add, Record, insert
@@ -22,15 +23,17 @@ HOLDER = f"key IS NOT NULL AND state < {schema.ENDED} AND flags & {schema.SUPERS
 
 BY_ID = f"SELECT {COLUMNS} FROM job WHERE id = ?"
 BY_KEY = f"SELECT {COLUMNS} FROM job WHERE key = ? AND {HOLDER}"
+BRIEF = "id, kind, key, priority, state, basis, due"
+"""What is told of a row that was cancelled; who wants to know more reads it."""
 PENDING = f"SELECT coalesce(sum(n), 0) FROM tally WHERE state IN {WAITING}"
-_END = f"UPDATE job SET state = {schema.CANCELLED}, ended = ? WHERE id = ? RETURNING {COLUMNS}"
+_END = f"UPDATE job SET state = {schema.CANCELLED}, ended = ? WHERE id = ? RETURNING {BRIEF}"
 _SUPERSEDE = f"UPDATE job SET flags = flags | {schema.SUPERSEDED} WHERE id = ?"
 
 Refs = int | str
 
 
 class AddOne(Add):
-    """Adds a row; the result is (id of the row that now holds, record of the row that it replaced or None)."""
+    """Adds a row; the result is (id of the row that now holds, `BRIEF` of the row that it replaced or None)."""
 
     __slots__ = ("_if_exists", "_key", "_limit", "_now")
 
@@ -51,33 +54,34 @@ class AddOne(Add):
 
 
 class AddMany(Write):
-    """Adds rows in order, all or none; the result is a list of what `AddOne` gives."""
+    """Adds rows in order, all or none; the result has, by position, what `AddOne` gives for those that met another job with their key."""
 
-    __slots__ = ("_limit", "_now", "_rows")
+    __slots__ = ("_limit", "_now", "_rows", "_values")
 
     def __init__(
-        self, deadline: float, full: bool, rows: Sequence[tuple[int, Record, str | None, IfExists]], limit: int, now: Callable[[], int]
+        self,
+        deadline: float,
+        full: bool,
+        rows: Sequence[tuple[Row, IfExists]],
+        values: Sequence[Record],
+        limit: int,
+        now: Callable[[], int],
     ) -> None:
         super().__init__(deadline, full, alone=True)
         self._rows = rows
+        self._values = values
         self._limit = limit
         self._now = now
 
     def run(self, connection: Connection) -> None:
         if self._limit:
-            check_room(connection, self._limit, len(self._rows), [key for _, _, key, _ in self._rows])
-        added = insert(connection, [values for _, values, _, _ in self._rows])
-        self.result = [
-            (id, None) if id in added else self._add_contended(connection, id, values, key, if_exists, added)
-            for id, values, key, if_exists in self._rows
-        ]
-
-    def _add_contended(
-        self, connection: Connection, id: int, values: Record, key: str | None, if_exists: IfExists, added: set[int]
-    ) -> tuple[int, Record | None]:
-        answer = add_contended(connection, id, values, key, if_exists, self._now())
-        added.add(answer[0])
-        return answer
+            check_room(connection, self._limit, len(self._rows), [row.key for row, _ in self._rows])
+        left = insert(connection, self._values)
+        self.result = {
+            number: add_contended(connection, row.id, self._values[number], row.key, if_exists, self._now())
+            for number, (row, if_exists) in enumerate(self._rows if left else ())
+            if row.id in left
+        }
 
 
 def add_contended(
@@ -157,7 +161,7 @@ class Edit(Write):
 
 def cancel_statement(ref: Refs) -> str:
     """Ends a waiting row, or asks a running one to stop; returns the row as it is then."""
-    return _CANCEL + (f"key = ? AND {HOLDER}" if isinstance(ref, str) else f"id = ? AND state < {schema.ENDED}") + f" RETURNING {COLUMNS}"
+    return _CANCEL + (f"key = ? AND {HOLDER}" if isinstance(ref, str) else f"id = ? AND state < {schema.ENDED}") + f" RETURNING {BRIEF}"
 
 
 _CANCEL = f"""

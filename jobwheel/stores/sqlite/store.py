@@ -54,6 +54,9 @@ from jobwheel.verdict import Verdict
 
 T = TypeVar("T")
 
+CHECKPOINT = {True: 1000, False: 4000}
+"""Pages of WAL between two checkpoints, where adds wait for the disk (a longer WAL makes each wait longer) and where they do not (a
+checkpoint is then a large part of what a write costs)."""
 PRUNE = 500
 """Ended rows deleted in one transaction."""
 PAGE = 500
@@ -97,7 +100,7 @@ class SqliteStore(Store):
     def _attach(self) -> StoreFile:
         with self._opening:
             if self._open is None:
-                file = open_file(self._path)
+                file = open_file(self._path, CHECKPOINT[self._full])
                 try:
                     self._moments.join(file)
                     self._kinds.look(file)
@@ -124,12 +127,14 @@ class SqliteStore(Store):
         return self._held(row, self._submit(write))
 
     def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
-        prepared = [(self._prepared(row), row, if_exists) for row, if_exists in rows]
-        orders = [(row.id, values, row.key, if_exists) for values, row, if_exists in prepared]
-        if not orders:
+        if not rows:
             return []
-        answers = self._submit(moves.AddMany(self._deadline(), self._full, orders, self._limit, self._moments.stamp))
-        return [self._held(row, answer) for (row, _), answer in zip(rows, answers, strict=True)]
+        values = [self._prepared(row) for row, _ in rows]
+        met = self._submit(moves.AddMany(self._deadline(), self._full, rows, values, self._limit, self._moments.stamp))
+        answers: list[tuple[Row, Row | None]] = [(row, None) for row, _ in rows]
+        for number, answer in met.items():
+            answers[number] = self._held(rows[number][0], answer)
+        return answers
 
     def _prepared(self, row: Row) -> Record:
         """Gives the row its id; its values as the file takes them."""
@@ -137,8 +142,10 @@ class SqliteStore(Store):
         file = self._file
         data = row.data if isinstance(row, StoredRow) else codec.storable(row.job)
         try:
-            for text in (row.key or "", *(row.terms.tags if row.terms is not None else ())):
-                text.encode()
+            if row.key is not None:
+                row.key.encode()
+            if row.terms is not None:
+                "".join(row.terms.tags).encode()
         except UnicodeEncodeError as error:
             raise BadValue(f"the key {row.key!r:.80} or a tag cannot be stored: {error}; use text that can be written as UTF-8") from error
         kind = self._kinds.number_of(row.kind.name, file)
@@ -164,7 +171,7 @@ class SqliteStore(Store):
 
     def _held(self, row: Row, answer: tuple[int, Record | None]) -> tuple[Row, Row | None]:
         id, replaced = answer
-        return row if id == row.id else self._other(id, row), None if replaced is None else self._row(replaced)
+        return row if id == row.id else self._other(id, row), None if replaced is None else self._brief(replaced)
 
     def _other(self, id: int, row: Row) -> Row:
         """The row that was kept instead of `row`; it may have ended since."""
@@ -184,6 +191,13 @@ class SqliteStore(Store):
             except codec.UnreadableData:
                 job = None
         return row_of(record, kind, job, self._moments)
+
+    def _brief(self, record: Record) -> Row:
+        """A cancelled row, for those who must know which one it was."""
+        id, kind, key, priority, state, basis, due = record
+        row = Row(None, self._moments.to_elapsed(basis, due), None, key, priority, None, self._kinds.told(kind))
+        row.id, row.state = id, STATES[state]
+        return row
 
     def _deadline(self) -> float:
         return time.monotonic() + PATIENCE
@@ -286,12 +300,12 @@ class SqliteStore(Store):
         record = self._submit(moves.Single(self._deadline(), self._full, moves.cancel_statement(ref), (self._moments.stamp(), ref)))
         if record is None:
             return None
-        if record[5] == schema.RUNNING:
+        if record[4] == schema.RUNNING:
             run = self._file.runs.get(record[0])
             if run is not None:
                 context_of(run).cancel_asked = True
             return None
-        return self._row(record)
+        return self._brief(record)
 
     def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
         def decide(_: object, record: Record) -> dict[str, Any] | None:
@@ -370,6 +384,8 @@ class SqliteStore(Store):
 
     def entry(self, row: Row) -> Entry | None:
         terms = row.terms
+        if row.due >= self._window.horizon and (terms is None or terms.wall is None):
+            return None  # if it has a ticket it comes out with that, and is found to be later
         basis, due = (self._moments.basis, micros(row.due)) if terms is None or terms.wall is None else (0, round(terms.wall * SECOND))
         return self._window.entry(row.id, basis, due, row.priority, self._kinds.number_of(row.kind.name, self._file))
 
