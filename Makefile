@@ -1,7 +1,7 @@
 # Everything happens in .venv, by `python -m`, so that nothing has to be activated and the folder may move.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test unit lint check bench clean
+.PHONY: help run test unit lint check bench faults clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -39,8 +39,12 @@ lint: $(READY) ## format, lint, types, layers
 
 check: lint test ## what CI runs
 
-bench: $(READY) ## what it costs beside APScheduler and a bare heap; some minutes
+bench: $(READY) ## what it costs beside APScheduler, Huey, a bare heap and bare SQLite; some minutes
 	$(BIN) -m benchmarks $(ARGS)
+	$(BIN) -m benchmarks durable $(ARGS)
+
+faults: $(READY) ## the crash campaign: processes on one file, killed and stopped at any moment; some minutes
+	$(BIN) tests/faults/campaign.py $(ARGS)
 
 clean: ## remove what was made, .venv included; the example's database stays
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage *.egg-info

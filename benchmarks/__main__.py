@@ -1,4 +1,4 @@
-"""Prints what jobwheel costs beside its peers, as ratios within this run; see `--help`.
+"""Prints what jobwheel costs beside its peers, as ratios within this run; see `--help`. In memory; `python -m benchmarks durable` on disk.
 
 Delays are random in [120, 3600) s unless jobs are to fire, so that nothing fires while adding. Keys are touched and cancelled in
 random order. The job object and the key are made inside the timed loop, as an application makes them.
@@ -17,7 +17,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from benchmarks import durable, report
 from benchmarks.peers import Apscheduler, Heap, Jobwheel, Peer, set_note
+from benchmarks.report import reached, row, timed
 
 GOALS = {
     "add": ("add, keyed, per second", 7.0),
@@ -25,24 +27,6 @@ GOALS = {
     "cancel": ("cancel by key, per second", 4.0),
     "fire": ("jobs due at one moment, done per second", 20.0),
 }
-
-
-def row(name: str, figures: str, verdict: str = "") -> None:
-    print(f"{name:<52} {figures:<62} {verdict}", flush=True)
-
-
-quick = False
-
-
-def reached(good: bool) -> str:
-    return "not judged" if quick else "reached" if good else "NOT REACHED"
-
-
-def timed(what: Callable[[], None]) -> float:
-    gc.collect()
-    begin = time.perf_counter()
-    what()
-    return time.perf_counter() - begin
 
 
 def rates(peer: Peer, pending: int, count: int, seed: int) -> dict[str, float]:
@@ -221,9 +205,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="medians of so many")
     parser.add_argument("--lead", type=float, default=40.0, help="seconds that adding before the burst may take")
     options = parser.parse_args()
-    global quick  # noqa: PLW0603
-    quick = options.quick
-    scale = 10 if quick else 1
+    report.quick = options.quick
+    scale = 10 if options.quick else 1
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}; medians of {options.rounds}\n", flush=True)
     runs = {
         "rates": lambda: compare_rates(100_000 // scale, 20_000 // scale, options.rounds),
@@ -239,4 +222,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["durable"]:
+        durable.main(sys.argv[2:])
+    else:
+        main()

@@ -158,7 +158,7 @@ class TimerManager:
     # --- changing ---
 
     def cancel(self, ref: Ref) -> bool:
-        """True: the job waited, and now it will never run. False: it is unknown or ended, or it runs.
+        """True: the job waited, and now it will never run. False: it is unknown or ended, or it runs, or is about to.
 
         A running one is asked to stop (`ctx.cancel_requested`) and gets no further attempt.
         """
