@@ -49,8 +49,12 @@ def decode(kind: Kind, stored: bytes | str) -> IJob:
     try:
         job: IJob = _decoder(kind.job_class).decode(stored)
         return job
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+    except msgspec.MsgspecError as error:
         raise UnreadableData(f"{kind.name}: the stored data does not fit {kind.job_class.__qualname__}: {error}") from error
+    except Exception as error:  # the class's own __post_init__ may raise anything
+        raise UnreadableData(
+            f"{kind.name}: no {kind.job_class.__qualname__} can be made from the stored data: {type(error).__name__}: {error}"
+        ) from error
 
 
 def storable(job: IJob) -> bytes:

@@ -11,9 +11,13 @@ the lock, and so sees what the other brought. The two ends of that race are: it 
 Somewhat long: the way in (due, claim, submit) and the way out (settle, arm, tell) meet here, and what fails on one is mended on the other.
 """
 
+from __future__ import annotations
+
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from jobwheel.clock import Clock
 from jobwheel.engine import Engine
@@ -48,6 +52,7 @@ class Alarm:
     """An entry of the dispatcher's own: by it the room wakes the dispatcher when a failing store is to be tried again."""
 
     __slots__ = ("due", "place", "priority", "ring")
+    id = 0
     kind = None
 
     def __init__(self, due: float, ring: Callable[[], None]) -> None:
@@ -67,6 +72,8 @@ LATE = 1.0
 """Seconds of lateness from which a full engine is worth a warning ..."""
 WARN_EVERY = 60.0
 """... at most this often."""
+TRY_EACH = 0.2
+"""Seconds between two tries of a store that fails while a shutdown waits for it."""
 LOW = 512
 """Overdue entries under which more are asked for, if the store has more."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
@@ -174,6 +181,24 @@ class Dispatcher:
             except IndexError:  # another thread is at it as well
                 return
 
+    def settle_all(self, timeout: float) -> list[Row]:
+        """Writes down what is left, trying for so many seconds; the rows whose verdicts the store has not taken."""
+        deadline = time.monotonic() + timeout
+        self.settle_left()
+        while (left := [*self._verdicts, *self._unsettled]) and time.monotonic() < deadline:
+            time.sleep(min(TRY_EACH, max(0.0, deadline - time.monotonic())))
+            self.settle_left()
+        return [row for row, _, _ in left]
+
+    def take_over(self, other: Dispatcher) -> None:
+        """From now on the verdicts that another session could not write down are this one's to write."""
+        for queue, mine in ((other._verdicts, self._verdicts), (other._unsettled, self._unsettled)):
+            with suppress(IndexError):
+                while True:
+                    mine.append(queue.popleft())
+        if self._verdicts or self._unsettled:
+            self.poke()
+
     def add_overdue(self, entries: list[Entry], more: bool) -> None:
         """Takes what a sweep found, oldest first; `more`: the store has more of it."""
         self.overdue.push(entries)
@@ -229,7 +254,7 @@ class Dispatcher:
                 # A run ended between the claim and the lines above, and found nothing to release yet.
                 self._release_each(self._held.names())
             if len(rows) < len(entries):
-                self._release_unused(entries, {id(row) for row in rows}, {id(entry) for _, entry in held})
+                self._release_unused(entries, {row.id for row in rows}, {entry.id for _, entry in held})
         if self._hub.listeners:
             now = self._clock.elapsed()
             for row in rows:
@@ -265,9 +290,9 @@ class Dispatcher:
         what is full holds it again, and two that are full would release each other for ever.
         """
         for entry in entries:
-            if id(entry) not in claimed:
+            if entry.id not in claimed:
                 self._release_each(name for name in self._held.names() if name.startswith("\0"))
-                if id(entry) not in held and entry.kind is not None:
+                if entry.id not in held and entry.kind is not None:
                     self._release_one(entry.kind.name)
 
     def _release_each(self, names: Iterable[str]) -> None:

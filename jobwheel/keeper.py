@@ -34,6 +34,8 @@ class Keeper:
         self._dispatcher = dispatcher
         self._arm = arm
         self._horizon = horizon
+        self.stopped = False
+        """Set when its session ends: what a look that is under way then finds is left to the next session."""
 
     def look(self) -> None:
         """Sweeps and loads; whatever goes wrong is the dispatcher's to tell."""
@@ -47,20 +49,23 @@ class Keeper:
     def _look(self) -> None:
         store, dispatcher = self._store, self._dispatcher
         sweep = store.sweep(OVERDUE - len(dispatcher.overdue))
-        now = self._clock.elapsed()
-        late = []
         for entry in sweep.entries:
-            if entry.due <= now:
-                late.append(entry)
-            else:
-                self._arm(entry)
-        dispatcher.add_overdue(late, sweep.more)
+            self._arm(entry)
+        dispatcher.add_overdue(sweep.overdue, sweep.more)
+        self._leave_if_stopped([*sweep.entries, *sweep.overdue])
         for row in sweep.ended:
             dispatcher.ended(row)
         if sweep.trouble is not None:
             raise sweep.trouble
-        for entry in store.window(now + self._horizon):
+        ahead = store.window(self._clock.elapsed() + self._horizon)
+        for entry in ahead:
             self._arm(entry)
+        self._leave_if_stopped(ahead)
+
+    def _leave_if_stopped(self, entries: list[Entry]) -> None:
+        if self.stopped:
+            for entry in entries:
+                self._store.disown(entry)
 
 
 class KeeperThread:

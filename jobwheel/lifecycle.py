@@ -67,10 +67,11 @@ class Session:
     """Where the store is shared and the engine runs by itself."""
     shared: bool
 
-    def stop_waking(self) -> None:
-        """Nothing more comes out of the room or the store once it returns."""
+    def stop_waking(self, timeout: float) -> None:
+        """Nothing more comes out of the room or the store once it returns, unless a thread hangs for longer than `timeout` seconds."""
+        self.keeper.stopped = True
         if self.thread is not None:
-            self.thread.stop()
+            self.thread.stop(timeout)
         self.room.stop()
         self.dispatcher.stop()
 
@@ -129,6 +130,7 @@ class Lifecycle:
         """Makes a session and lets it run; False if one runs already."""
         if self._pid != os.getpid():
             self.after_fork()  # a server that forks without Python's hooks, as uWSGI does by default
+        self.store.open()  # before the lock, since it may wait for other processes
         with self._life:
             self.forked = False
             if self.session is not None:
@@ -140,19 +142,24 @@ class Lifecycle:
             session.engine.start()
             try:
                 session.room.start(session.dispatcher.due, self._on_step)
+                if session.thread is not None:
+                    session.thread.start()
             except BaseException:
+                session.stop_waking(0.0)
                 session.engine.stop(0.0)
                 raise
             if self.session is not None or self._stops != stops:  # a signal handler started or stopped it in the middle of this start
-                session.room.stop()
+                session.stop_waking(0.0)
                 session.engine.stop(0.0)
                 return False
             self.session = session
             self._stop_at_exit()
-        if self.store.shared:
+            for old in self._ending:
+                session.dispatcher.take_over(old.dispatcher)
+        if session.thread is not None:
+            session.thread.wake()  # for what was added between its first look and the moment from which adders see the session
+        elif self.store.shared:
             session.keeper.look()
-            if session.thread is not None:
-                session.thread.start()
         else:
             for entry in self.store.window(inf):
                 session.room.arm(entry)
@@ -167,11 +174,12 @@ class Lifecycle:
         engine = parts.engine(parts.clock, settings, runner, dispatcher)
         dispatcher.connect(engine, self._arm_entry)
         by_itself = type(engine).by_itself
-        keeper = Keeper(self.store, parts.clock, dispatcher, self._arm_entry, HORIZON if by_itself else inf)
+        room = parts.room(parts.clock, settings)
+        keeper = Keeper(self.store, parts.clock, dispatcher, room.arm, HORIZON if by_itself else inf)
         thread = KeeperThread(keeper) if self.store.shared and by_itself else None
         if thread is not None:
             dispatcher.on_low = thread.wake
-        return Session(parts.room(parts.clock, settings), dispatcher, engine, runner, keeper, thread, self.store.shared)
+        return Session(room, dispatcher, engine, runner, keeper, thread, self.store.shared)
 
     def arm(self, row: Row) -> None:
         """Into the room of the present session, if it is due soon; without one the next start finds the row in the store's window."""
@@ -215,21 +223,24 @@ class Lifecycle:
         deadline = time.monotonic() + timeout
         running: dict[int, list[Row]] = {}
         for session in self._ending:
-            session.stop_waking()
-            self._hand_back(session.engine.withdraw())
+            left = max(0.0, deadline - time.monotonic())
+            session.stop_waking(min(5.0, left + 1.0))
+            self._hand_back(session.engine.withdraw(), left + 1.0)
             inside = session.engine.inside_run()
             running[id(session)] = session.engine.stop(0.0 if inside else max(0.0, deadline - time.monotonic()))
-            session.dispatcher.settle_left()
+            # What could not be written down yet counts as running: the store stays open, with the proof that this process lives.
+            running[id(session)] += session.dispatcher.settle_all(0.0 if inside else max(0.0, deadline - time.monotonic()))
         self._hub.stop()
         with self._life:
             self._ending = tuple(session for session in self._ending if running.get(id(session), True))
-            if not self._ending and self.session is None:
-                self.store.close()
-        return sorted(row.id for rows in running.values() for row in rows)
+            over = not self._ending and self.session is None
+        if over:
+            self.store.close(max(0.0, deadline - time.monotonic()) + 1.0)
+        return sorted({row.id for rows in running.values() for row in rows})
 
-    def _hand_back(self, withdrawn: list[Row]) -> None:
+    def _hand_back(self, withdrawn: list[Row], patience: float) -> None:
         try:
-            back = self.store.hand_back(withdrawn)
+            back = self.store.hand_back(withdrawn, patience)
         except StoreError as error:  # a shutdown must end all the same
             log.error(
                 "jobwheel: %d claimed jobs could not be handed back: %s; they run again when this process has ended", len(withdrawn), error

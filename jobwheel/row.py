@@ -33,6 +33,11 @@ class Entry(Protocol):
     priority: int
 
     @property
+    def id(self) -> int:
+        """The job's; 0 for what is no job."""
+        ...
+
+    @property
     def kind(self) -> Kind | None:
         """The job's kind; None for what is no job."""
         ...

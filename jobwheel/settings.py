@@ -11,7 +11,7 @@ import os
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
@@ -159,6 +159,11 @@ def from_mapping(mapping: Mapping[str, Any], env: Mapping[str, str] = MappingPro
     problems: list[str] = []
     values = _read(mapping, "settings: ", problems)
     return _built(values | _from_env(env, problems), problems)
+
+
+def fixed(settings: Settings) -> Settings:
+    """The same settings, with paths that no later change of the working directory moves."""
+    return replace(settings, store=replace(settings.store, path=os.path.abspath(settings.store.path)))
 
 
 def _section_of(path: str | os.PathLike[str], problems: list[str]) -> object:

@@ -30,10 +30,12 @@ class Claim(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What a sweep found: entries that this process has not armed yet, and rows that ended since their process died."""
+    """What a sweep found: entries that this process does not hold yet, and rows that ended since their process died."""
 
     entries: list[Entry] = []  # noqa: RUF012 (never written to)
-    """Overdue ones first, oldest first."""
+    """Due about now: to be armed."""
+    overdue: list[Entry] = []  # noqa: RUF012
+    """Of a backlog, oldest first."""
     ended: list[Row] = []  # noqa: RUF012
     more: bool = False
     """There were more overdue ones than were wanted."""
@@ -76,8 +78,8 @@ class Store(ABC):
     def open(self) -> None:
         """Makes it ready; called at the first use in a process. Idempotent."""
 
-    def close(self) -> None:
-        """Lets go of files and connections; `open` may follow."""
+    def close(self, patience: float = 5.0) -> None:
+        """Lets go of files and connections, waiting for other processes for about so many seconds; `open` may follow."""
 
     @abstractmethod
     def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
@@ -110,7 +112,7 @@ class Store(ABC):
         return [self.settle(row, attempt, verdict) for row, attempt, verdict in settlements]
 
     @abstractmethod
-    def hand_back(self, rows: Iterable[Row]) -> list[Row]:
+    def hand_back(self, rows: Iterable[Row], patience: float = 5.0) -> list[Row]:
         """RUNNING -> SCHEDULED for claimed rows that were not started, their attempt uncounted."""
 
     @abstractmethod
@@ -119,6 +121,10 @@ class Store(ABC):
 
         A store on disk gives of the row only what tells which one it was.
         """
+
+    def cancel_many(self, ids: Sequence[int]) -> list[Row]:
+        """Cancels those of them that wait, and gives them."""
+        return [row for id in ids if (row := self.cancel(id)) is not None]
 
     @abstractmethod
     def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
@@ -144,8 +150,8 @@ class Store(ABC):
         """What a room is to hold for a row that waits. None: nothing now, since it is far away; a later `window` has it."""
         return row
 
-    def disown(self, row: Row) -> None:
-        """The entry that `entry` gave for it was armed in a room that is gone."""
+    def disown(self, entry: Entry | Row) -> None:
+        """The entry, or the one of this row, was armed in a room that is gone."""
 
     def dropped(self, row: Row) -> Entry | None:
         """What a room may still hold for a row that was cancelled or paused, and is to forget."""
@@ -177,7 +183,7 @@ class Store(ABC):
     def sweep(self, want: int) -> Sweep:  # noqa: ARG002 (for those that share)
         """For a shared store, about once a second: sees to what other processes did and left, and forgets what history need not keep.
 
-        Gives about `want` entries of jobs that are overdue or soon due, and that this process does not hold.
+        Gives entries of jobs that this process does not hold: all that fall due about now, and about `want` that are overdue.
         """
         return Sweep()
 

@@ -268,7 +268,7 @@ class MemoryStore(Store):
         row.token = True
         return SCHEDULED
 
-    def hand_back(self, rows: Iterable[Row]) -> list[Row]:
+    def hand_back(self, rows: Iterable[Row], patience: float = 5.0) -> list[Row]:  # noqa: ARG002 (nobody is waited for)
         back = []
         for row in rows:
             if self._running.pop(row.id, None) is None:

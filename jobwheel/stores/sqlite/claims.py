@@ -33,7 +33,7 @@ log = logger("jobwheel.store")
 CLAIM_PATIENCE = 1.0
 """Seconds that a claim waits for other processes: the dispatcher tries again later, and its thread has other things to do."""
 CRASHES = 3
-"""Claims of a job whose process dies in each, at least, before it counts as failed; more where its kind's `Retry` has more attempts."""
+"""Crashes after which a job counts as failed, one that kills its process say; more where its kind's `Retry` has more attempts."""
 
 CLAIM = f"""
 UPDATE job SET state = {schema.RUNNING}, owner = :owner, attempt = attempt + 1, started = :wall, late = NULL,
@@ -64,7 +64,9 @@ UPDATE job SET
     ended = CASE WHEN {AGAIN} THEN NULL ELSE :now END,
     basis = CASE WHEN {AGAIN} AND json_extract(run.value, '$[3]') IS NOT NULL THEN :basis ELSE basis END,
     due = CASE WHEN {AGAIN} THEN coalesce(json_extract(run.value, '$[3]'), due) ELSE due END,
-    started = json_extract(run.value, '$[4]'), late = json_extract(run.value, '$[5]'), more = json_extract(run.value, '$[6]'), owner = NULL
+    started = json_extract(run.value, '$[4]'), late = json_extract(run.value, '$[5]'), more = json_extract(run.value, '$[6]'),
+    owner = CASE WHEN json_extract(run.value, '$[7]') THEN owner ELSE NULL END,
+    flags = CASE WHEN json_extract(run.value, '$[7]') THEN flags | {schema.HUNG} ELSE flags END
 FROM json_each(:runs) AS run
 WHERE job.id = json_extract(run.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = :owner
     AND job.attempt = json_extract(run.value, '$[1]')
@@ -95,8 +97,6 @@ class Claims:
     def __init__(self, moments: Moments, kinds: Kinds) -> None:
         self._moments = moments
         self._kinds = kinds
-        self.hung: dict[int, Row] = {}
-        """Rows settled as timed out whose thread went on, the last time that somebody looked."""
 
     def take(self, file: StoreFile, ids: Sequence[int], full: bool) -> tuple[list[Row], dict[int, str]]:
         """Claims those that still wait and are due; gives the rows in the order of `ids`, and why any could not be read (they are parked).
@@ -111,25 +111,34 @@ class Claims:
             "ids": json.dumps(ids), "kinds": json.dumps(kinds.known()), "fragile": json.dumps(fragile),
         }  # fmt: skip
         unreadable: dict[int, str] = {}
+        data: dict[int, str] = {}
 
         def note(records: list[Record]) -> list[Row]:
             rows = []
             for record in records:
-                kind = kinds.told(record[1])
                 try:
-                    row = row_of(record, kind, codec.decode(kind, record[2]), moments)
-                except (codec.UnreadableData, msgspec.MsgspecError) as error:
+                    row = row_of(record, kinds.told(record[1]), None, moments)
+                except Exception as error:  # whatever stands in one row, the others are claimed and must run
                     unreadable[record[0]] = str(error)
                     continue
                 file.runs[row.id] = row
+                data[row.id] = record[2]
                 rows.append(row)
             return rows
 
         rows = file.write_one(CLAIM, values, full, note, CLAIM_PATIENCE)
+        for row in rows:
+            # Not before: it calls the class's own code, for which no other process may have to wait.
+            try:
+                row.job = codec.decode(row.kind, data[row.id])
+            except codec.UnreadableData as error:
+                unreadable[row.id] = str(error)
+                file.runs.pop(row.id, None)
         if unreadable:
             # Nothing may be raised from here on, since the rows are claimed. One that cannot be parked now is handed back by `look`.
             with suppress(StoreError):
                 self._park(file, unreadable)
+            rows = [row for row in rows if row.id not in unreadable]
         if len(rows) > 1:
             place = {id: number for number, id in enumerate(ids)}
             rows.sort(key=lambda row: place[row.id])
@@ -160,7 +169,9 @@ class Claims:
             due = None
             if isinstance(verdict, Again):
                 due = dues[run] = micros(moments.elapsed() / SECOND + verdict.delay)
-            others.append((*run, NUMBER_OF[verdict.state], due, *times, write_more(self._more(row, verdict))))
+            others.append(
+                (*run, NUMBER_OF[verdict.state], due, *times, write_more(self._more(row, verdict)), row.run is not None and row.run.hung)
+            )
         values = {"now": now, "basis": moments.basis, "runs": json.dumps(others), "owner": file.number}
         succeeded = (now, json.dumps(plain), file.number)
 
@@ -207,7 +218,7 @@ class Claims:
             terms.wall = None
             row.due = due / SECOND
         elif context is not None and context.hung:
-            self.hung[row.id] = row
+            file.hung[row.id] = row
         return row.state
 
     def _times(self, row: Row) -> tuple[int | None, int | None]:
@@ -239,12 +250,14 @@ class Claims:
             return WALL, round(date * SECOND)
         return self._moments.basis, micros(row.due if terms.nominal is None else terms.nominal)
 
-    def hand_back(self, file: StoreFile, rows: Sequence[Row]) -> list[Row]:
+    def hand_back(self, file: StoreFile, rows: Sequence[Row], patience: float) -> list[Row]:
         """Claimed rows that were not started wait again, as if they had not been claimed; gives those that do."""
         if not rows:
             return []
         mine = {row.id: row for row in rows}
-        states: dict[int, int] = dict(file.write_one(HAND_BACK, (self._moments.stamp(), json.dumps(list(mine)), file.number), False, list))
+        states: dict[int, int] = dict(
+            file.write_one(HAND_BACK, (self._moments.stamp(), json.dumps(list(mine)), file.number), False, list, patience)
+        )
         for id, state in states.items():
             if file.runs.get(id) is mine[id]:
                 file.runs.pop(id, None)
@@ -257,6 +270,7 @@ class Claims:
 
         The latter come from a claim whose answer was an error though it had been written.
         """
+        self._look_at_hung(file)
         if not file.runs and not file.read(f"SELECT 1 FROM job WHERE state = {schema.RUNNING} AND owner = ? LIMIT 1", (file.number,)):
             return
         mine = file.read(f"SELECT id, flags FROM job WHERE state = {schema.RUNNING} AND owner = ?", (file.number,))
@@ -266,6 +280,24 @@ class Claims:
                 context_of(row).cancel_asked = True
         if any(id not in file.runs for id, _ in mine):
             file.write(lambda connection: self._hand_back_lost(file, connection), full=False)
+
+    def _look_at_hung(self, file: StoreFile) -> None:
+        over = [id for id, row in list(file.hung.items()) if row.run is None or not row.run.hung]
+        if over:
+            ended = f"UPDATE job SET flags = flags & ~{schema.HUNG}, owner = NULL WHERE owner = ? AND flags & {schema.HUNG} AND id IN "
+            file.write_one(f"{ended} (SELECT value FROM json_each(?))", (file.number, json.dumps(over)), False, len)
+            for id in over:
+                file.hung.pop(id, None)
+
+    def runs_on(self, file: StoreFile, id: int, flags: int, connection: Connection) -> bool:
+        """Whether the thread of a run that was settled as timed out has not ended yet. To be asked while writing."""
+        if not flags & schema.HUNG:
+            return False
+        ((owner,),) = connection.execute("SELECT owner FROM job WHERE id = ?", (id,)).fetchall()
+        if owner == file.number:
+            row = file.hung.get(id)
+            return row is not None and row.run is not None and row.run.hung
+        return owner is not None and not file.is_dead(owner)
 
     def _hand_back_lost(self, file: StoreFile, connection: Connection) -> None:
         # Under the lock: a claim that is being made has either not been written yet, or is in `runs`.
@@ -281,33 +313,50 @@ class Claims:
         return ended
 
     def _rescue(self, file: StoreFile, number: int, pid: int) -> list[Row]:
+        found = {"died": False, "ran": 0}
+
         def work(connection: Connection) -> list[tuple[Record, Verdict, State]]:
             if not file.is_dead(number):
                 return []
             records = connection.execute(f"SELECT {COLUMNS} FROM job WHERE state = {schema.RUNNING} AND owner = ?", (number,)).fetchall()
             left = [(record, self._verdict_after_crash(record)) for record in records]
             runs = [
-                [record[0], record[9], NUMBER_OF[verdict.state], None, record[14], record[15], self._more_after_crash(record, verdict)]
+                [
+                    record[0],
+                    record[9],
+                    NUMBER_OF[verdict.state],
+                    None,
+                    record[14],
+                    record[15],
+                    self._more_after_crash(record, verdict),
+                    False,
+                ]
                 for record, verdict in left
             ]
             values = {"now": self._moments.stamp(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
             states = {id: state for id, _, state in connection.execute(SETTLE, values).fetchall()}
+            connection.execute(
+                f"UPDATE job SET flags = flags + {schema.CRASH} WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(states)),)
+            )
             gone = connection.execute("DELETE FROM process WHERE n = ? RETURNING n", (number,)).fetchall()
-            if gone:
-                log.info("process %d ended without closing %s; %d jobs that it ran are seen to", pid, file.path, len(records))
+            found.update(died=bool(gone), ran=len(records))
             return [(record, verdict, STATES[states[record[0]]]) for record, verdict in left if states[record[0]] != schema.SCHEDULED]
 
         ended = file.write(work, full=False)
+        if found["died"]:
+            ran = f"the {found['ran']} jobs that it ran wait again or ended, as their kinds say" if found["ran"] else "it ran nothing"
+            log.info("process %d died with %s open; %s", pid, file.path, ran)
         return [self._row_after_crash(record, verdict, state) for record, verdict, state in ended]
 
     def _verdict_after_crash(self, record: Record) -> Verdict:
-        kind, attempt, flags = self._kinds.kind_of(record[1]), record[9], record[11]
+        kind, flags = self._kinds.kind_of(record[1]), record[11]
+        crashes = 1 + flags // schema.CRASH
         if flags & schema.AT_MOST_ONCE:
             return Interrupted("its process died while it ran, and its kind says on_crash='interrupt'")
         most = CRASHES if kind is None else max(CRASHES, kind.options.retry.attempts)
         # Where the kind is not known here, another process, which claims it, will see to it.
-        if attempt >= most and kind is not None:
-            return Failed(f"its process died while it ran, in attempt {attempt} of at most {most}")
+        if crashes >= most and kind is not None:
+            return Failed(f"its process died while it ran, {crashes} times of at most {most}")
         return Again(0.0, "its process died while it ran")
 
     def _more_after_crash(self, record: Record, verdict: Verdict) -> str | None:

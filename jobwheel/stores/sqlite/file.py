@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jobwheel.errors import StoreError
+from jobwheel.errors import JobwheelError, StoreError
 from jobwheel.row import Row
 from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.group import Group, Write
@@ -39,6 +39,8 @@ Values = Sequence[Any] | dict[str, Any]
 
 PATIENCE = 5.0
 """Seconds that a call waits for other processes to let it write."""
+FORK_PATIENCE = 2.0
+"""Seconds that a fork waits for what a thread does with the file, and for other processes."""
 IDS = 1024
 """Numbers of jobs that a process takes at once; what it does not use is never used."""
 CACHE = -16000
@@ -64,14 +66,24 @@ class StoreFile:
         """This process's own among those that have the file open: the owner of what it runs."""
         self.runs: dict[int, Row] = {}
         """Rows that are RUNNING with this process as their owner. Changed while writing only, so under the lock it is exact."""
+        self.hung: dict[int, Row] = {}
+        """Rows that were settled as timed out while their thread went on."""
         self.users = 0
+        self.patience = PATIENCE
+        """Seconds that the close may wait for other processes."""
         self.closed = False
+        self.parted = False
+        """The connections are closed for a fork."""
+        self._fork_turn = False
+        self._fork_holds: list[Any] = []
+        self._wal: int | None = None
         self.broken: str | None = None
         """Why nothing is written any more."""
         self.group = Group(self._commit)
         self._writing = threading.RLock()
         self._inside = threading.RLock()
         self._reading = threading.RLock()
+        self._stepping = False  # in the middle of a statement that returns rows
         self._turns = 0  # of writing, so far
         self._busy = False  # the thread in `_writing` has byte 0; a signal handler finds it so
         self._full = True
@@ -81,6 +93,7 @@ class StoreFile:
         self._writer: sqlite3.Connection
         self._reader: sqlite3.Connection
         self._identity: tuple[int, int]
+        self._name = ""
         schema.check_sqlite()
         self._open()
 
@@ -111,6 +124,9 @@ class StoreFile:
 
     def _connect(self, opened: list[Any]) -> None:
         self._refuse_foreign_wal()
+        if not os.path.exists(self.path):
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))  # so that it has a name from the beginning
+            self._name = _name_of(self.path)
         self._writer = self._connection()
         opened.append(self._writer)
         _patiently(lambda: schema.prepare(self._writer, self.path))
@@ -132,15 +148,20 @@ class StoreFile:
         self._reader.execute("PRAGMA query_only = ON")
         stat = os.stat(self.path)
         self._identity = (stat.st_dev, stat.st_ino)
-        self._locks.write(str(stat.st_ino))
+        self._locks.write(self._name)
 
     def _refuse_foreign_wal(self) -> None:
         """SQLite would replay a WAL that belongs to another file, one that was replaced while its WAL stayed."""
-        known = self._locks.read()
-        wal = f"{self.path}-wal"
-        if not known or not os.path.exists(self.path) or str(os.stat(self.path).st_ino) == known:
+        known, wal = self._locks.read(), f"{self.path}-wal"
+        self._name = _name_of(self.path)
+        if not (os.path.exists(wal) and os.path.getsize(wal)):
             return
-        if os.path.exists(wal) and os.path.getsize(wal):
+        if not self._name:
+            raise StoreError(
+                f"{self.path} is missing, and its newest part, {wal}, is there: put the file back, or move {wal} and {self.path}-shm "
+                f"away to begin anew"
+            )
+        if known and self._name != known:
             raise StoreError(
                 f"{self.path} was replaced by another file, and {wal} belongs to the one before: together they would be damaged. Stop "
                 f"every process that uses it, move {wal} and {self.path}-shm away, and start again; or, if all of them were copied here "
@@ -157,31 +178,39 @@ class StoreFile:
             raise
         return connection
 
-    def close(self, patience: float = PATIENCE) -> bool:
-        """Ends this process's part in the file. What it still runs goes on, and counts as cut off from here on.
-
-        False: not now, since the caller is a signal handler in the middle of a write.
-        """
+    def close(self, patience: float | None = None) -> bool:
+        """Ends this process's part in the file. False: not now, for something runs, or the caller is a signal handler in mid-write."""
         if self.pid != os.getpid() or self.closed:
             return True
         with self._writing:
             if self._busy:
                 return False
-            with contextlib.suppress(StoreError, sqlite3.Error, OSError):
-                self._lock(time.monotonic() + patience)
-                try:
-                    if not self.runs and self._in_place() and not self.broken:
+            if self.runs or any(row.run is not None and row.run.hung for row in list(self.hung.values())):
+                return False  # they have this process as their owner, so the proof that it lives stays until its very end
+            clean = False
+            try:
+                self._lock(time.monotonic() + (self.patience if patience is None else patience))
+                with self._reading, self._inside:
+                    self.closed = True
+                    if self._in_place() and not self.broken:
                         self._writer.execute("DELETE FROM process WHERE n = ?", (self.number,))
-                finally:
-                    # Reading and writing ends under the lock as well: the last one to close writes the WAL back into the file.
-                    with self._reading, self._inside:
-                        self.closed = True
-                        self._reader.close()
-                        self._writer.close()
-                    self._locks.unlock()
-                    self._locks.close()
-            self.closed = True
+                    # Under the lock as well: the last one to close writes the WAL back into the file.
+                    self._reader.close()
+                    self._writer.close()
+                    clean = True
+            except (StoreError, sqlite3.Error, OSError):
+                pass
+            finally:
+                self.closed = True
+                os.close(self._locks.fd)  # and with it every lock
+            if not clean:
+                self._keep_connections()
             return True
+
+    def _keep_connections(self) -> None:
+        """For ever, since closing them is not safe."""
+        for one in (self._writer, self._reader):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
     # --- writing ---
 
@@ -194,9 +223,12 @@ class StoreFile:
 
         def one() -> T:
             try:
+                self._stepping = True
                 return note(self._writer.execute(statement, values).fetchall())
             except sqlite3.Error as error:
                 raise self._told(error) from error
+            finally:
+                self._stepping = False
 
         return self._turn(one, full, time.monotonic() + patience)
 
@@ -223,7 +255,7 @@ class StoreFile:
 
     def _turn_of_handler(self, work: Callable[[], T], full: bool) -> T:
         """The caller is a signal handler that interrupted this thread's own turn: it may share it, unless a transaction is open."""
-        if self._writer.in_transaction:
+        if self._writer.in_transaction or self._stepping:
             raise StoreError("this call came from a signal handler in the middle of a write of the same thread; call it again later")
         with self._inside:
             if full and not self._full:  # never less than what the interrupted one has asked for
@@ -232,11 +264,7 @@ class StoreFile:
 
     def _get_ready(self, full: bool) -> None:
         if not self._in_place():
-            raise StoreError(
-                f"the store's file {self.path} was deleted or replaced while it was in use: nothing is written to it any more. "
-                f"Put it back; or stop every process that uses it, move {self.path}-wal and -shm away, which belong to the old "
-                f"file, and start them anew"
-            )
+            raise self._gone(self.path)
         try:
             if self._writer.in_transaction:
                 self._writer.rollback()
@@ -313,14 +341,12 @@ class StoreFile:
                 write.result = write.error = None
                 try:
                     write.run(connection)
-                except sqlite3.Error:
-                    raise
-                except Exception as error:
+                except JobwheelError as error:  # a refusal, before anything was changed
                     write.error = error
 
         try:
             self._transaction(work)
-        except StoreError:
+        except Exception:
             return False
         return True
 
@@ -328,6 +354,7 @@ class StoreFile:
         write.result = write.error = None
         try:
             if write.single:
+                self._stepping = True
                 write.run(self._writer)
             else:
                 self._transaction(write.run)
@@ -335,6 +362,8 @@ class StoreFile:
             write.error = self._told(error)
         except Exception as error:
             write.error = error
+        finally:
+            self._stepping = False
 
     # --- reading ---
 
@@ -348,10 +377,26 @@ class StoreFile:
                 raise self._told(error) from error
 
     def check(self) -> None:
-        """Raises `StoreError` when the file is not what it was."""
+        """Raises `StoreError` when the files are not what they were: the file, its WAL, and the lock file beside it."""
         self._check_use()
-        if not self._in_place() or not self._locks.intact():
-            raise StoreError(f"the store's file {self.path} (or the lock file beside it) was deleted or replaced while it was in use")
+        if not self._in_place():
+            raise self._gone(self.path)
+        if not self._locks.intact():
+            raise self._gone(f"{self.path}-lock")
+        try:
+            wal = os.stat(f"{self.path}-wal").st_ino
+        except OSError:
+            wal = 0
+        if wal != self._wal:
+            if self._wal:
+                raise self._gone(f"{self.path}-wal")
+            self._wal = wal
+
+    def _gone(self, what: str) -> StoreError:
+        return StoreError(
+            f"{what} was deleted or replaced while the store's file {self.path} was in use: put it back; or stop every process that uses "
+            f"the store, move {self.path}-wal and -shm away if it is the file itself that was replaced, and start them anew"
+        )
 
     def _check_use(self) -> None:
         if self.closed:
@@ -387,18 +432,50 @@ class StoreFile:
     # --- forks ---
 
     def before_fork(self) -> None:
-        """Waits until no thread is inside SQLite; not for ever, lest a fork hangs on a disk."""
-        self._fork_holds = [lock for lock in (self._inside, self._reading) if lock.acquire(timeout=PATIENCE)]
+        """Closes both connections, when no thread is inside SQLite; waits for that, but not for ever, lest a fork hangs on a disk.
+
+        SQLite keeps its locks by file and process: a child that inherited its list of them would believe that it holds the parent's, and
+        take none of its own.
+        """
+        held = [lock for lock in (self._writing, self._inside, self._reading) if lock.acquire(timeout=FORK_PATIENCE)]
+        self._fork_holds = held
+        if self.closed or self._busy or self._inside not in held or self._reading not in held:
+            return
+        with contextlib.suppress(sqlite3.Error, StoreError, OSError):
+            if self._writing in held:
+                self._fork_turn = self._locks.try_lock(time.monotonic() + FORK_PATIENCE)
+            self.parted = True
+            self._reader.close()
+            self._writer.close()
 
     def after_fork_in_parent(self) -> None:
-        """Goes on."""
-        for lock in self._fork_holds:
-            lock.release()
+        """Opens them again, and goes on."""
+        try:
+            if self.parted:
+                self._connect_again()
+        except (sqlite3.Error, OSError) as error:
+            self.broken = str(told(self.path, error))
+        finally:
+            self.parted = False
+            if self._fork_turn:
+                self._locks.unlock()
+            self._fork_turn = False
+            for lock in reversed(self._fork_holds):
+                lock.release()
+
+    def _connect_again(self) -> None:
+        if not self._in_place():
+            return  # the next use tells
+        self._writer, self._reader = self._connection(), self._connection()
+        self._full = True
+        self._writer.execute("PRAGMA synchronous = FULL")
+        self._writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint}")
+        self._reader.execute("PRAGMA query_only = ON")
 
     def abandon(self) -> None:
-        """In the child: the connections are the parent's. They are kept for ever, since closing one would harm the parent's file."""
-        for one in (self._writer, self._reader):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+        """It is kept for ever: in the child of a fork, where it is the parent's, or at the end of a process where something runs on."""
+        if not self.parted:
+            self._keep_connections()
         _abandoned.append(self)
 
 
@@ -431,7 +508,8 @@ class Add(Write):
 
 _INTO = "INSERT INTO job (id, kind, data, key, priority, basis, due, delay, created, tags, more, state, attempt, flags)"
 _ROW = f"({'?, ' * 11}0, 0, 0)"
-_OR_NOT = "ON CONFLICT DO NOTHING"
+# Of its key alone: an id that is there already would be a fault, and must not look like an add that was done.
+_OR_NOT = f"ON CONFLICT (key) WHERE {schema.HOLDER} DO NOTHING"
 ONE = f"{_INTO} VALUES {_ROW} {_OR_NOT}"
 SEVERAL = f"""
 {_INTO} SELECT {", ".join(f"json_extract(value, '$[{number}]')" for number in range(11))}, 0, 0, 0
@@ -459,6 +537,29 @@ def insert(connection: sqlite3.Connection, rows: Sequence[Record]) -> set[int]:
     return set(ids).difference(*connection.execute(PRESENT, (msgspec.json.encode(ids).decode(),)))
 
 
+def _name_of(path: str) -> str:
+    """Tells a file from another one that has its path, and by chance its inode number, later. Empty if there is none.
+
+    To be called only while this process has no connection to it: closing any descriptor of a file lets go of the process's locks on it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        inode = os.fstat(descriptor).st_ino
+        generation = fcntl.ioctl(descriptor, FS_IOC_GETVERSION, bytes(8)).hex()
+    except OSError:  # a file system without generations
+        generation = ""
+    finally:
+        os.close(descriptor)
+    return f"{inode}:{generation}"
+
+
+FS_IOC_GETVERSION = 0x80087601
+"""Of Linux: the generation of an inode, which changes when its number is given to a new file."""
+
+
 def _as_it_is(text: bytes) -> str:
     # Text that is no UTF-8 makes one row unreadable, and not all fail that are read with it.
     return text.decode("utf-8", "surrogateescape")
@@ -479,6 +580,8 @@ def _patiently(work: Callable[[], None]) -> None:
 _files: dict[str, StoreFile] = {}
 _registry = threading.RLock()  # guards _files and each file's `users`
 _abandoned: list[StoreFile] = []
+_inherited: set[str] = set()
+"""Paths of files that a parent had open at a fork whose hooks did not run: this process can never have locks of its own on them."""
 
 
 def open_file(path: str, checkpoint: int = 1000) -> StoreFile:
@@ -495,8 +598,13 @@ def open_file(path: str, checkpoint: int = 1000) -> StoreFile:
         if file is not None and file.closed:
             file = None
         if file is not None and file.pid != os.getpid():  # a server that forks without Python's hooks, as uWSGI does by default
-            _files.pop(path).abandon()
+            _leave_to_parent(path, _files.pop(path))
             file = None
+        if path in _inherited:
+            raise StoreError(
+                f"{path} was open when this process was forked by a server that does not run Python's fork hooks, and SQLite cannot be "
+                f"used in such a child: let the server load the application after the fork (uWSGI: lazy-apps = true), or use no timer before"
+            )
         if file is None:
             file = _files[path] = StoreFile(path, checkpoint)
         file.users += 1
@@ -516,7 +624,8 @@ def leave_file(file: StoreFile) -> None:
 def _close_all() -> None:
     """At the end of the process, after its timers were stopped."""
     for file in list(_files.values()):
-        file.close(1.0)
+        if not file.close(1.0):
+            file.abandon()  # something runs on, perhaps for as long as other things end; the kernel closes it
 
 
 def _before_fork() -> None:
@@ -534,9 +643,15 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _registry  # noqa: PLW0603 (the parent's may be held by a thread that the child does not have)
     _registry = threading.RLock()
-    for file in _files.values():
-        file.abandon()
+    for path, file in _files.items():
+        _leave_to_parent(path, file)
     _files.clear()
+
+
+def _leave_to_parent(path: str, file: StoreFile) -> None:
+    if not (file.parted or file.closed):
+        _inherited.add(path)
+    file.abandon()
 
 
 atexit.register(_close_all)

@@ -81,8 +81,19 @@ class Group:
 
     def submit(self, write: Write) -> Any:
         """Returns the write's result when it is committed. Raises what it failed with."""
+        try:
+            self._queue.append(write)
+            self._see_done(write)
+        except BaseException:
+            if not write.tried:
+                write.done = True  # whoever leads next passes it by: its caller has given up
+            raise
+        if write.error is not None:
+            raise write.error
+        return write.result
+
+    def _see_done(self, write: Write) -> None:
         me = threading.get_ident()
-        self._queue.append(write)
         while not write.done:
             try:
                 del self.lead
@@ -96,9 +107,6 @@ class Group:
                 self._leader = 0
                 self.lead = True
             self._wake()
-        if write.error is not None:
-            raise write.error
-        return write.result
 
     def _follow(self, write: Write) -> None:
         if self._leader == threading.get_ident():  # a signal handler, in the middle of what its own thread commits

@@ -1,7 +1,9 @@
 """Kinds by their numbers in the file, and which of them this process knows. A kind's name is stored once."""
 
 import threading
+from contextlib import suppress
 
+from jobwheel.errors import StoreError
 from jobwheel.kind import Kind, find_kind, unknown_kind
 from jobwheel.stores.sqlite.file import StoreFile
 
@@ -12,10 +14,12 @@ class Kinds:
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
+        self._file: StoreFile | None = None
         self._growing = threading.RLock()  # held while a name is written for the first time
 
     def look(self, file: StoreFile) -> None:
         """Reads what other processes have added."""
+        self._file = file
         if known := file.read("SELECT n, name FROM kind WHERE n > ?", (max(self._names, default=0),)):
             for number, name in known:
                 self._numbers[name] = number
@@ -33,12 +37,14 @@ class Kinds:
 
     def name_of(self, number: int) -> str:
         """The name under which it is stored."""
+        if number not in self._names and self._file is not None:  # of a kind that another process added since the last look
+            with suppress(StoreError):
+                self.look(self._file)
         return self._names.get(number, f"kind {number} of the file")
 
     def kind_of(self, number: int) -> Kind | None:
         """What code in this process has registered under that name, or an alias of it."""
-        name = self._names.get(number)
-        return None if name is None else find_kind(name)
+        return find_kind(self.name_of(number))
 
     def told(self, number: int) -> Kind:
         """The same, or a kind that only has the name."""

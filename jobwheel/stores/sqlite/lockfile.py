@@ -47,23 +47,27 @@ class LockFile:
             time.sleep(min(sleep, left))
             sleep = min(2 * sleep, LONGEST_SLEEP)
 
+    def try_lock(self, deadline: float) -> bool:
+        """The same; False when the deadline has passed."""
+        try:
+            self.lock(deadline)
+        except Held:
+            return False
+        return True
+
     def unlock(self) -> None:
         """Lets byte 0 go."""
         fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, 0)
 
     def live(self, number: int) -> bool:
-        """From now on process `number` lives, and it is this one, until it dies or says `die`. False: another one has that number."""
+        """From now on process `number` lives, and it is this one, until it ends or closes. False: another one has that number."""
         return self._try(1 + number)
-
-    def die(self, number: int) -> None:
-        """Ends what `live` began."""
-        fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, 1 + number)
 
     def is_dead(self, number: int) -> bool:
         """True if no process lives under `number`. Not to be asked about one's own: that one always looks dead."""
         if not self._try(1 + number):
             return False
-        self.die(number)
+        fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, 1 + number)
         return True
 
     def intact(self) -> bool:
@@ -79,8 +83,10 @@ class LockFile:
 
     def write(self, text: str) -> None:
         """Keeps a short text in the file; to be called while byte 0 is held."""
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, text.encode("ascii"), 0)
+        if self.read() != text:
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, text.encode("ascii"), 0)
+            os.fsync(self.fd)
 
     def close(self) -> None:
         """Lets go of every lock."""

@@ -19,9 +19,6 @@ WALL = 0
 SECOND = 1_000_000
 NOISE = 0.05
 """Microseconds by which a float of seconds may miss the whole microsecond that it stands for."""
-BOOTS = 20
-"""Boots known to the file above which those are forgotten that no job needs; that takes a look at every row."""
-FORGET = "DELETE FROM boot WHERE n NOT IN (0, ?) AND n NOT IN (SELECT basis FROM job)"
 DRIFT = 50_000
 """Microseconds by which the offset in the file may be wrong before it is written anew."""
 
@@ -56,8 +53,6 @@ class Moments:
             found = file.read("SELECT n FROM boot WHERE name = ?", (self._boot,))
         self.basis = found[0][0]
         self.look(file)
-        if len(self._offsets) > BOOTS:
-            file.write(lambda connection: connection.execute(FORGET, (self.basis,)), full=False)
 
     def look(self, file: StoreFile) -> None:
         """Reads what the file knows of all boots, and writes down where the wall clock is now if that has changed."""

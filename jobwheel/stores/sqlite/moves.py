@@ -18,8 +18,7 @@ from jobwheel.stores.sqlite.group import Write
 from jobwheel.stores.sqlite.records import COLUMNS
 
 WAITING = f"({schema.SCHEDULED}, {schema.PAUSED}, {schema.PARKED})"
-HOLDER = f"key IS NOT NULL AND state < {schema.ENDED} AND flags & {schema.SUPERSEDED} = 0"
-"""True of the one row that its key leads to, in the words of the index `job_key`."""
+HOLDER = schema.HOLDER
 
 BY_ID = f"SELECT {COLUMNS} FROM job WHERE id = ?"
 BY_KEY = f"SELECT {COLUMNS} FROM job WHERE key = ? AND {HOLDER}"
@@ -130,6 +129,23 @@ class Single(Write):
     def run(self, connection: Connection) -> None:
         records = connection.execute(self._statement, self._values).fetchall()
         self.result = records[0] if records else None
+
+
+class CancelMany(Write):
+    """Ends those that wait; the result is a list of `BRIEF` of each."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, deadline: float, full: bool, ids: Sequence[int], now: int) -> None:
+        super().__init__(deadline, full)
+        self.single = True
+        self._values = (now, json.dumps(list(ids)))
+
+    def run(self, connection: Connection) -> None:
+        which = f"id IN (SELECT value FROM json_each(?)) AND +state IN {WAITING}"
+        self.result = connection.execute(
+            f"UPDATE job SET state = {schema.CANCELLED}, ended = ? WHERE {which} RETURNING {BRIEF}", self._values
+        ).fetchall()
 
 
 class Edit(Write):

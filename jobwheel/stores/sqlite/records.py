@@ -39,7 +39,7 @@ class More(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     trace: str | None = None
     result: Any = None
-    progress: tuple[int, int, str] | None = None
+    progress: tuple[Any, ...] | None = None
     log: tuple[str, ...] = ()
     timed_out: bool = False
 
@@ -47,46 +47,54 @@ class More(msgspec.Struct, omit_defaults=True):
 RESULT_LENGTH = 10_000
 """Characters kept of a result that has no JSON form."""
 
-_encode = msgspec.json.Encoder(enc_hook=repr).encode
-_more = msgspec.json.Decoder(More)
-_tags = msgspec.json.Decoder(tuple[str, ...])
-NONE = More()
-
-
-def read_more(text: str | None) -> More:
-    """The column `more`."""
-    return NONE if text is None else _more.decode(text)
-
-
-def write_more(more: More) -> str | None:
-    """For the column `more`. A result that has no JSON form becomes its repr; text that is no UTF-8 (of a file's name, say) is escaped."""
-    try:
-        return None if more == NONE else _encode(more).decode()
-    except Exception:  # an application's own result can do anything when it is looked at
-        return _encode(_plain(more)).decode()
-
-
-def _plain(more: More) -> More:
-    done = more.progress
-    return msgspec.structs.replace(
-        more,
-        error=None if more.error is None else _clean(more.error),
-        trace=None if more.trace is None else _clean(more.trace),
-        log=tuple(map(_clean, more.log)),
-        progress=None if done is None else (int(done[0]), int(done[1]), _clean(str(done[2]))),
-        result=_clean(_shown(more.result)),
-    )
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
-
 
 def _shown(result: object) -> str:
     try:
         return repr(result)[:RESULT_LENGTH]
     except Exception:
         return f"a {type(result).__name__}, which could not be stored"
+
+
+_encode = msgspec.json.Encoder(enc_hook=_shown).encode
+_more = msgspec.json.Decoder(More)
+_tags = msgspec.json.Decoder(tuple[str, ...])
+NONE = More()
+
+
+def read_more(text: str | None) -> More:
+    """The column `more`; whatever stands there, a row can be told of."""
+    try:
+        return NONE if text is None else _more.decode(text)
+    except (msgspec.MsgspecError, ValueError) as error:
+        return More(error=f"what was kept with the job cannot be read: {error}")
+
+
+def write_more(more: More) -> str | None:
+    """For the column `more`. A result that has no JSON form becomes its repr; text that is no UTF-8 (of a file's name, say) is escaped."""
+    try:
+        if more == NONE:
+            return None
+        text = _encode(more).decode()
+        _more.decode(text)
+    except Exception:  # an application's own values can do anything when they are looked at
+        return _encode(_plain(more)).decode()
+    return text
+
+
+def _plain(more: More) -> More:
+    return msgspec.structs.replace(
+        more,
+        error=None if more.error is None else _clean(more.error),
+        trace=None if more.trace is None else _clean(more.trace),
+        log=tuple(map(_clean, more.log)),
+        progress=None if more.progress is None else tuple(part if type(part) is int else _clean(part) for part in more.progress),
+        result=None if more.result is None else _clean(_shown(more.result)),
+    )
+
+
+def _clean(value: object) -> str:
+    text = value if isinstance(value, str) else _shown(value)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> Record:

@@ -24,8 +24,13 @@ ENDED = SUCCEEDED
 DELETED = 9
 """In `tally`, of kind 0: how many ended rows were deleted from the history."""
 
-CANCEL_ASKED, SUPERSEDED, AT_MOST_ONCE = 1, 2, 4
-"""Bits of `flags`: cancelled while it ran; a newer job took its key; its kind says on_crash="interrupt" (written when it is claimed)."""
+CANCEL_ASKED, SUPERSEDED, AT_MOST_ONCE, HUNG = 1, 2, 4, 8
+"""Bits of `flags`: cancelled while it ran; a newer job took its key; its kind says on_crash="interrupt" (written when it is claimed); it
+failed by its time limit, and its thread went on in the process that is still its `owner`."""
+CRASH = 16
+"""Added to `flags` each time that the process died while the job ran: the bits from here on count that."""
+HOLDER = f"key IS NOT NULL AND state < {ENDED} AND flags & {SUPERSEDED} = 0"
+"""True of the one row that its key leads to; the words of the index `job_key`."""
 
 FIRST = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -55,7 +60,7 @@ CREATE TABLE job (
     ended INTEGER
 );
 CREATE INDEX job_due ON job (basis, due, priority DESC, kind, state) WHERE state = {SCHEDULED};
-CREATE UNIQUE INDEX job_key ON job (key) WHERE key IS NOT NULL AND state < {ENDED} AND flags & {SUPERSEDED} = 0;
+CREATE UNIQUE INDEX job_key ON job (key) WHERE {HOLDER};
 CREATE INDEX job_running ON job (owner) WHERE state = {RUNNING};
 CREATE INDEX job_parked ON job (id) WHERE state = {PARKED};
 CREATE INDEX job_ended ON job (ended) WHERE state >= {ENDED};
@@ -133,6 +138,6 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
     (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
         raise StoreError(
-            f"{path} is damaged ({answer.splitlines()[-1]}); it was left as it is: restore a backup, or move it away "
-            f"(with -wal and -shm) to begin anew"
+            f"{path} is damaged ({answer.splitlines()[-1]}); it was left as it is: move it away together with its -wal and -shm, "
+            f"then put a backup in its place, or begin anew"
         )

@@ -17,6 +17,7 @@ Not promised: a picture of several jobs at one instant.
 """
 
 import json
+import os
 import threading
 import time
 import weakref
@@ -59,6 +60,8 @@ CHECKPOINT = {True: 1000, False: 4000}
 checkpoint is then a large part of what a write costs)."""
 PRUNE = 500
 """Ended rows deleted in one transaction."""
+PRUNING = 0.1
+"""Seconds of a sweep in which rows are deleted; the rest is left for the next one."""
 PAGE = 500
 """Rows read at once by `find`."""
 WAITING = frozenset({schema.SCHEDULED, schema.PAUSED, schema.PARKED})
@@ -73,20 +76,25 @@ class SqliteStore(Store):
     shared: ClassVar[bool] = True
 
     def __init__(self, clock: Clock, settings: Settings) -> None:
-        self._path = settings.store.path
+        self._path = os.path.abspath(settings.store.path)
         self._full = settings.store.durability == "power"
         self._limit = settings.max_pending
         self._keep = settings.store.keep
         self._keep_for = round(settings.store.keep_days * 86400 * SECOND)
-        self._moments = Moments(clock)
-        self._kinds = Kinds()
-        self._claims = Claims(self._moments, self._kinds)
-        self._window = Window(self._moments, self._kinds)
         self._limited: dict[str, set[int]] = {}  # running ids of the kinds that have a max_running
         self._limited_lock = threading.RLock()  # counting and entering are one step, for those kinds only
         self._opening = threading.RLock()
+        self._clock = clock
         self._open: StoreFile | None = None
         self._leave: Callable[[], object] = lambda: None
+        self._begin()
+
+    def _begin(self) -> None:
+        """What is known of a file is forgotten: the next one that is opened may be another."""
+        self._moments = Moments(self._clock)
+        self._kinds = Kinds()
+        self._claims = Claims(self._moments, self._kinds)
+        self._window = Window(self._moments, self._kinds)
 
     # --- opening and closing ---
 
@@ -95,11 +103,17 @@ class SqliteStore(Store):
 
     @property
     def _file(self) -> StoreFile:
-        return self._open or self._attach()
+        file = self._open
+        return file if file is not None and file.pid == os.getpid() else self._attach()
 
     def _attach(self) -> StoreFile:
+        if self._open is not None and self._open.pid != os.getpid():
+            # A fork without Python's hooks, as uWSGI's is: what the parent has open is not ours, nor are locks that it may hold.
+            self._opening = threading.RLock()
+            self._open = None
         with self._opening:
             if self._open is None:
+                self._begin()
                 file = open_file(self._path, CHECKPOINT[self._full])
                 try:
                     self._moments.join(file)
@@ -113,33 +127,41 @@ class SqliteStore(Store):
                 self._open = file
             return self._open
 
-    def close(self) -> None:
+    def close(self, patience: float = PATIENCE) -> None:
         with self._opening:
-            self._open = None
+            file, self._open = self._open, None
+            if file is not None:
+                file.patience = min(PATIENCE, patience)
             self._leave()
             self._window.forget()
 
     # --- adding ---
 
     def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
-        values = self._prepared(row)
+        return self._held(row, self._used(lambda file: self._add(file, row, if_exists)))
+
+    def _add(self, file: StoreFile, row: Row, if_exists: IfExists) -> tuple[int, Record | None]:
+        values = self._prepared(file, row)
         write = moves.AddOne(self._deadline(), self._full, row.id, values, row.key, if_exists, self._limit, self._moments.stamp)
-        return self._held(row, self._submit(write))
+        return file.group.submit(write)  # type: ignore[no-any-return]
 
     def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
         if not rows:
             return []
-        values = [self._prepared(row) for row, _ in rows]
-        met = self._submit(moves.AddMany(self._deadline(), self._full, rows, values, self._limit, self._moments.stamp))
+        met = self._used(lambda file: self._add_many(file, rows))
         answers: list[tuple[Row, Row | None]] = [(row, None) for row, _ in rows]
         for number, answer in met.items():
             answers[number] = self._held(rows[number][0], answer)
         return answers
 
-    def _prepared(self, row: Row) -> Record:
+    def _add_many(self, file: StoreFile, rows: Sequence[tuple[Row, IfExists]]) -> dict[int, tuple[int, Record | None]]:
+        values = [self._prepared(file, row) for row, _ in rows]
+        write = moves.AddMany(self._deadline(), self._full, rows, values, self._limit, self._moments.stamp)
+        return file.group.submit(write)  # type: ignore[no-any-return]
+
+    def _prepared(self, file: StoreFile, row: Row) -> Record:
         """Gives the row its id; its values as the file takes them."""
         assert row.job is not None
-        file = self._file
         data = row.data if isinstance(row, StoredRow) else codec.storable(row.job)
         try:
             if row.key is not None:
@@ -213,7 +235,7 @@ class SqliteStore(Store):
         for entry in entries:
             kind = entry.kind
             fragile = fragile or (kind is not None and kind.options.on_crash == "interrupt")
-            id: int = entry.id  # type: ignore[attr-defined]  # a ticket, or in tests a row
+            id = entry.id
             if kind is not None and not kind.is_free and not self._may_run(kind, id, reserved):
                 held.append((kind.name, entry))
             else:
@@ -282,12 +304,12 @@ class SqliteStore(Store):
                     self._make_way(row.kind.name, row.id)
         return states
 
-    def hand_back(self, rows: Iterable[Row]) -> list[Row]:
+    def hand_back(self, rows: Iterable[Row], patience: float = PATIENCE) -> list[Row]:
         rows = list(rows)
         for row in rows:
             self._make_way(row.kind.name, row.id)
         try:
-            return self._claims.hand_back(self._file, rows)
+            return self._claims.hand_back(self._file, rows, min(PATIENCE, patience))
         except StoreError:
             for row in rows:  # the next sweep of a process on this file hands them back, or a rescue does
                 self._file.runs.pop(row.id, None)
@@ -306,6 +328,10 @@ class SqliteStore(Store):
                 context_of(run).cancel_asked = True
             return None
         return self._brief(record)
+
+    def cancel_many(self, ids: Sequence[int]) -> list[Row]:
+        records = self._submit(moves.CancelMany(self._deadline(), self._full, ids, self._moments.stamp()))
+        return [self._brief(record) for record in records]
 
     def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
         def decide(_: object, record: Record) -> dict[str, Any] | None:
@@ -347,12 +373,10 @@ class SqliteStore(Store):
         record = self._find_ended(ref)
         if record is None or self._forgotten(record):
             return None
-        hung = self._claims.hung.get(record[0])
-        if hung is not None and hung.run is not None and hung.run.hung:
-            return None
-        self._claims.hung.pop(record[0], None)
 
         def decide(connection: Any, record: Record) -> dict[str, Any] | None:
+            if self._claims.runs_on(self._file, record[0], record[11], connection):
+                return None
             if record[5] not in REVIVABLE:
                 return None
             if record[3] is not None and connection.execute(moves.BY_KEY, (record[3],)).fetchone() is not None:
@@ -389,8 +413,8 @@ class SqliteStore(Store):
         basis, due = (self._moments.basis, micros(row.due)) if terms is None or terms.wall is None else (0, round(terms.wall * SECOND))
         return self._window.entry(row.id, basis, due, row.priority, self._kinds.number_of(row.kind.name, self._file))
 
-    def disown(self, row: Row) -> None:
-        self._window.tickets.pop(row.id, None)
+    def disown(self, entry: Entry | Row) -> None:
+        self._window.tickets.pop(entry.id, None)
 
     def dropped(self, row: Row) -> Entry | None:
         # A paused one keeps its ticket: another thread may be resuming it, and its arming must not be undone.
@@ -418,24 +442,29 @@ class SqliteStore(Store):
         self._moments.look(file)
         self._kinds.look(file)
         ended = self._claims.rescue(file)
+        entries: list[Ticket] = []
+        overdue: list[Ticket] = []
+        trouble: StoreError | None = None
         try:
             self._claims.look(file)
+            entries, overdue = self._window.sweep(file, want)
             self._prune(file)
-            # Last, since what it gives must be armed.
-            entries = self._window.sweep(file, want) if want > 0 else []
         except StoreError as error:
-            return Sweep([], ended, False, error)  # those that ended are to be told of all the same
-        return Sweep(list(entries), ended, self._window.more)
+            trouble = error  # what was found before is to be used and told of all the same, since it is not found again
+        return Sweep(list(entries), list(overdue), ended, self._window.more, trouble)
 
     def _prune(self, file: StoreFile) -> None:
-        """Deletes what history is to forget, in small pieces, so that nobody waits long for his turn to write."""
+        """Deletes what history is to forget, in small pieces, so that nobody waits long for his turn to write, and only some at a time."""
         kept = f"(SELECT sum(CASE WHEN state = {schema.DELETED} THEN -n ELSE n END) FROM tally WHERE state >= {schema.ENDED})"
         surplus = f"max(0, min({PRUNE}, coalesce({kept}, 0) - ?))"
         aged = f"SELECT id FROM job WHERE state >= {schema.ENDED} AND ended < ? ORDER BY ended LIMIT {PRUNE}"
         oldest = f"SELECT id FROM job WHERE state >= {schema.ENDED} ORDER BY ended LIMIT {surplus}"
         old = self._moments.wall() - self._keep_for
+        end = time.monotonic() + PRUNING
         while file.read(f"SELECT {surplus} > 0 OR EXISTS ({aged})", (self._keep, old))[0][0]:
             file.write_one(f"DELETE FROM job WHERE id IN ({oldest}) OR id IN ({aged})", (self._keep, old), False, len)
+            if time.monotonic() > end:
+                return
 
     # --- asking ---
 
@@ -476,12 +505,15 @@ class SqliteStore(Store):
     def ids(self, query: Query) -> list[int]:
         if query.text is None and query.states is not None and not _needs_reading(query.states) and not query.states & ENDED:
             where, values = self._where(query)
-            return [id for (id,) in self._read(f"SELECT id FROM job WHERE {where} AND id > ? ORDER BY id", (*values, query.after))]
+            return [
+                id
+                for (id,) in self._read(f"SELECT id FROM job WHERE {where} AND id > ? ORDER BY id", (*values, min(query.after, 2**63 - 1)))
+            ]
         return [job.id for job in self._matching(query)]
 
     def _matching(self, query: Query) -> Iterable[ScheduledJob]:
         where, values = self._where(query)
-        after = query.after
+        after = min(query.after, 2**63 - 1)
         while True:
             statement = f"SELECT {COLUMNS} FROM job WHERE {where} AND id > ? ORDER BY id LIMIT {PAGE}"
             records = self._read(statement, (*values, after))
@@ -498,6 +530,8 @@ class SqliteStore(Store):
     def _where(self, query: Query) -> tuple[str, list[Any]]:
         """What the file can tell; what depends on the reader is left to him."""
         parts, values = ["true"], []
+        if not all(_possible(value) for value in (query.kind, query.key, query.tag) if value is not None):
+            return "false", []
         if query.states is not None:
             codes = {NUMBER_OF[state] for state in query.states}
             if codes & WAITING:
@@ -549,7 +583,21 @@ class SqliteStore(Store):
 
 
 def _named(ref: Ref) -> int | str:
-    return ref.id if isinstance(ref, ScheduledJob) else ref
+    """The id or the key; 0, which no job has, for what no job can have."""
+    if isinstance(ref, ScheduledJob):
+        return ref.id
+    return ref if _possible(ref) else 0
+
+
+def _possible(value: int | str) -> bool:
+    """Whether the file could hold it: a number of 64 bits, or text that can be written as UTF-8."""
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _needs_reading(states: frozenset[State]) -> bool:

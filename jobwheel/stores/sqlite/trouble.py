@@ -13,9 +13,10 @@ _ADVICE = {
     "SQLITE_READONLY": "user {user} may not write to it or to its directory: mend the permissions (SQLite makes files beside it)",
     "SQLITE_CANTOPEN": "user {user} cannot open it or make files beside it: mend the permissions, or set store.path",
     "SQLITE_CORRUPT": (
-        "its content is damaged; it was left as it is. Stop every process that uses it, then restore a backup, or save what "
-        "`sqlite3 FILE .recover` finds, or move it away (with -wal and -shm) to begin anew"
+        "its content is damaged; it was left as it is. Stop every process that uses it, move it away together with its -wal and -shm, "
+        "then put a backup or what `sqlite3 FILE .recover` finds in its place, or begin anew"
     ),
+    "SQLITE_TOOBIG": "a job's data is too big for SQLite, which takes up to a billion bytes: keep it elsewhere, and its place in the job",
     "SQLITE_NOTADB": "it is not an SQLite database; it was left as it is. Set store.path to another file, or move this one away",
     "SQLITE_IOERR": "the disk or its file system fails: see the system's log",
     "SQLITE_PERM": "user {user} has no access to it: mend the permissions",

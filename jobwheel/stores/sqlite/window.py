@@ -14,7 +14,9 @@ the file and then reads the horizon. One of the two sees the other.
 
 import json
 from math import inf
+from operator import attrgetter
 
+from jobwheel.clock import APART
 from jobwheel.row import Ticket
 from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.file import StoreFile
@@ -27,6 +29,8 @@ SHORT = 5.0
 """Seconds before the horizon at which more must be loaded, however many are here."""
 AHEAD = 2_500_000
 """Microseconds by which a sweep looks into the future: more than the time between two sweeps, so that what others add is not late."""
+BEHIND = 3_000_000
+"""Microseconds back to which a row counts as due about now: what others added or moved since the last sweep."""
 PAGE = 1024
 PAGES = 10
 """Rows that one query reads, and queries of one sweep on one basis: what has a ticket is passed by, and the next sweep goes on there."""
@@ -34,15 +38,20 @@ PAGES = 10
 Found = tuple[int, int, int, int, int]
 """Of a row: id, basis, due, priority, kind."""
 
-DUE = """
+DUE = f"""
 SELECT id, due, priority, kind FROM job
-WHERE state = 0 AND basis = ? AND due >= ? AND due < ? AND kind IN (SELECT value FROM json_each(?))
+WHERE state = {schema.SCHEDULED} AND basis = ? AND due >= ? AND due < ? AND kind IN (SELECT value FROM json_each(?))
 ORDER BY due, priority DESC, kind LIMIT ? OFFSET ?
 """
 PARKED = f"""
 SELECT id, basis, due, priority, kind FROM job
 WHERE state = {schema.PARKED} AND id > ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
 """
+
+
+ALIVE = f"SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?)) AND +state IN ({schema.SCHEDULED}, {schema.PARKED})"
+
+_due = attrgetter("due")
 
 
 class Window:
@@ -113,34 +122,62 @@ class Window:
     def _is_new(self, id: int, basis: int, due: int) -> bool:
         """It has no ticket here, or one that would come too late."""
         ticket = self.tickets.get(id)
-        return ticket is None or ticket.due > self._moments.to_elapsed(basis, due) + 1e-6
+        return ticket is None or ticket.due > self._moments.to_elapsed(basis, due) + APART
 
     def _new(self, id: int, basis: int, due: int, priority: int, kind: int) -> Ticket | None:
         return self.entry(id, basis, due, priority, kind, wanted=True) if self._is_new(id, basis, due) else None
 
-    def sweep(self, file: StoreFile, want: int) -> list[Ticket]:
-        """New tickets, about `want` of them, for what is overdue or falls due within AHEAD: oldest first."""
-        found: list[Found] = []
+    def sweep(self, file: StoreFile, want: int) -> tuple[list[Ticket], list[Ticket]]:
+        """New tickets: of all that falls due about now, and about `want` of what is overdue, oldest first.
+
+        The former are read by themselves, so that what others add or move to this moment does not wait for the end of a backlog.
+        """
+        self._drop_dead(file)
         known = json.dumps(self._kinds.known())
+        now: list[Found] = []
+        late: list[Found] = []
         more = False
         for basis, limit in self._moments.limits(AHEAD):
-            since, skip = self._cursors.pop(basis, (-(2**62), 0))
-            for _ in range(PAGES):
-                records = file.read(DUE, (basis, since, limit, known, PAGE, skip))
-                found += [(id, basis, due, *rest) for id, due, *rest in records if self._is_new(id, basis, due)]
+            recent = limit - AHEAD - BEHIND
+            for page in range(PAGES):
+                records = file.read(DUE, (basis, recent, limit, known, PAGE, page * PAGE))
+                now += [(id, basis, due, *rest) for id, due, *rest in records if self._is_new(id, basis, due)]
                 if len(records) < PAGE:
                     break
-                last = records[-1][1]
-                same = sum(record[1] == last for record in records)  # the next page begins after these, inside one moment if need be
-                since, skip = last, same + (skip if last == since else 0)
-                if len(found) >= want:
-                    more = True
-                    break
-            else:
-                self._cursors[basis] = (since, skip)
+            more = self._read_overdue(file, basis, limit, want, known, late) or more
         parked, after = self._look_at_parked(file, known)
         self.more, self._parked_after = more, after
-        return self._all_new(found + parked)
+        tickets = self._all_new(late)
+        tickets.sort(key=_due)  # of several bases
+        return self._all_new(now + parked), tickets
+
+    def _read_overdue(self, file: StoreFile, basis: int, limit: int, want: int, known: str, found: list[Found]) -> bool:
+        """Adds to `found` from where the last sweep stopped; True if there is more, and enough for now."""
+        since, skip = self._cursors.pop(basis, (-(2**62), 0))
+        for _ in range(PAGES if want > 0 else 0):
+            records = file.read(DUE, (basis, since, limit, known, PAGE, skip))
+            found += [(id, basis, due, *rest) for id, due, *rest in records if self._is_new(id, basis, due)]
+            if len(records) < PAGE:
+                return False
+            last = records[-1][1]
+            same = sum(record[1] == last for record in records)  # the next page begins after these, inside one moment if need be
+            since, skip = last, same + (skip if last == since else 0)
+            if len(found) >= want:
+                return True
+        if want > 0:
+            self._cursors[basis] = (since, skip)
+        return False
+
+    def _drop_dead(self, file: StoreFile) -> None:
+        """Lets go of some tickets that are long due and wait no more: others ran or cancelled them, and nothing is claimed here."""
+        overdue = (self._moments.elapsed() - BEHIND) / SECOND
+        tickets = [ticket for ticket in list(self.tickets.values()) if ticket.due < overdue]
+        some = tickets[: PAGE // 2] + tickets[-PAGE // 2 :]
+        if some:
+            alive = {id for (id,) in file.read(ALIVE, (json.dumps([ticket.id for ticket in some]),))}
+            for ticket in some:
+                if ticket.id not in alive and self.tickets.get(ticket.id) is ticket:
+                    self.tickets.pop(ticket.id, None)
 
     def _look_at_parked(self, file: StoreFile, known: str) -> tuple[list[Found], int]:
         records = file.read(PARKED, (self._parked_after, known, PAGE))
