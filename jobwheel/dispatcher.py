@@ -72,6 +72,8 @@ LATE = 1.0
 """Seconds of lateness from which a full engine is worth a warning ..."""
 WARN_EVERY = 60.0
 """... at most this often."""
+PATIENCE = 5.0
+"""Seconds that a store may wait for other processes before a verdict is tried again later."""
 TRY_EACH = 0.2
 """Seconds between two tries of a store that fails while a shutdown waits for it."""
 LOW = 512
@@ -170,10 +172,10 @@ class Dispatcher:
             self.backlog.push(soon)
         self.settle_left()
 
-    def settle_left(self) -> None:
+    def settle_left(self, patience: float = PATIENCE) -> None:
         """Tries again to write down the verdicts that the store could not take."""
         if self._store.durable:
-            self._settle()
+            self._settle(patience)
             return
         for _ in range(len(self._unsettled)):
             try:
@@ -184,10 +186,10 @@ class Dispatcher:
     def settle_all(self, timeout: float) -> list[Row]:
         """Writes down what is left, trying for so many seconds; the rows whose verdicts the store has not taken."""
         deadline = time.monotonic() + timeout
-        self.settle_left()
+        self.settle_left(max(TRY_EACH, timeout))
         while (left := [*self._verdicts, *self._unsettled]) and time.monotonic() < deadline:
             time.sleep(min(TRY_EACH, max(0.0, deadline - time.monotonic())))
-            self.settle_left()
+            self.settle_left(max(TRY_EACH, deadline - time.monotonic()))
         return [row for row, _, _ in left]
 
     def take_over(self, other: Dispatcher) -> None:
@@ -352,7 +354,7 @@ class Dispatcher:
             return
         self._settled(row, state)
 
-    def _settle(self) -> None:
+    def _settle(self, patience: float = PATIENCE) -> None:
         """Writes verdicts down in batches: those that come while one is being written are the next, and their threads do not wait for it.
 
         As with the pump: whoever writes looks again after letting go of the lock, and so sees what another one brought and left to him.
@@ -362,7 +364,7 @@ class Dispatcher:
             batch: list[tuple[Row, int, Verdict]] = []
             try:
                 batch += (verdicts.popleft() for _ in range(min(len(verdicts), BATCH)))
-                states = self._store.settle_many(batch)
+                states = self._store.settle_many(batch, patience)
             except Exception as error:
                 verdicts.extendleft(reversed(batch))
                 self._store_failed(error)

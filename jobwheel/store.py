@@ -107,8 +107,8 @@ class Store(ABC):
         meanwhile, and FAILED where a newer job took the key.
         """
 
-    def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]]) -> list[State | None]:
-        """The same for several runs at once."""
+    def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]], patience: float = 5.0) -> list[State | None]:  # noqa: ARG002
+        """The same for several runs at once; it waits for other processes for about so many seconds at most."""
         return [self.settle(row, attempt, verdict) for row, attempt, verdict in settlements]
 
     @abstractmethod

@@ -150,7 +150,7 @@ class Claims:
         rows = json.dumps([(id, write_more(More(error=error))) for id, error in unreadable.items()])
         file.write_one(PARK, (rows, file.number), False, len)
 
-    def settle(self, file: StoreFile, settlements: Sequence[Settlement]) -> list[State | None]:
+    def settle(self, file: StoreFile, settlements: Sequence[Settlement], patience: float) -> list[State | None]:
         """Writes the verdicts; the states they led to, None for what was settled before (of two on one run the first counts)."""
         moments, now = self._moments, self._moments.stamp()
         plain: list[tuple[int, int, int | None, int | None]] = []
@@ -180,11 +180,11 @@ class Claims:
             return records + [(*run, schema.SUCCEEDED) for run in connection.execute(SUCCEED, succeeded).fetchall()]
 
         if plain and others:
-            records = file.write(work, full=False)
+            records = file.write(work, False, patience)
         elif others:
-            records = file.write_one(SETTLE, values, False, list)
+            records = file.write_one(SETTLE, values, False, list, patience)
         else:
-            records = [(*run, schema.SUCCEEDED) for run in file.write_one(SUCCEED, succeeded, False, list)] if plain else []
+            records = [(*run, schema.SUCCEEDED) for run in file.write_one(SUCCEED, succeeded, False, list, patience)] if plain else []
         states = {(id, attempt): state for id, attempt, state in records}
         return [
             self._ended(file, row, verdict, states.get((row.id, attempt)), dues.get((row.id, attempt)))

@@ -603,7 +603,7 @@ def open_file(path: str, checkpoint: int = 1000) -> StoreFile:
         if path in _inherited:
             raise StoreError(
                 f"{path} was open when this process was forked by a server that does not run Python's fork hooks, and SQLite cannot be "
-                f"used in such a child: let the server load the application after the fork (uWSGI: lazy-apps = true), or use no timer before"
+                f"used in such a child: let the server load the application after the fork (uWSGI: lazy-apps = true)"
             )
         if file is None:
             file = _files[path] = StoreFile(path, checkpoint)

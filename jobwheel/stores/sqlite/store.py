@@ -295,9 +295,9 @@ class SqliteStore(Store):
     def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
         return self.settle_many([(row, attempt, verdict)])[0]
 
-    def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]]) -> list[State | None]:
+    def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]], patience: float = PATIENCE) -> list[State | None]:
         file = self._file
-        states = self._claims.settle(file, settlements)
+        states = self._claims.settle(file, settlements, min(PATIENCE, patience))
         if self._limited:
             for row, _, _ in settlements:
                 if row.id not in file.runs:  # whatever the answer was; else it runs again already
