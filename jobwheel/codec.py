@@ -47,14 +47,21 @@ def decode(kind: Kind, stored: bytes | str) -> IJob:
         UnreadableData: the data does not fit the class; the message names the field.
     """
     try:
-        job: IJob = _decoder(kind.job_class).decode(stored)
-        return job
-    except msgspec.MsgspecError as error:
-        raise UnreadableData(f"{kind.name}: the stored data does not fit {kind.job_class.__qualname__}: {error}") from error
+        return _read(kind, stored)
+    except UnreadableData:
+        raise
     except Exception as error:  # the class's own __post_init__ may raise anything
         raise UnreadableData(
             f"{kind.name}: no {kind.job_class.__qualname__} can be made from the stored data: {type(error).__name__}: {error}"
         ) from error
+
+
+def _read(kind: Kind, stored: bytes | str) -> IJob:
+    try:
+        job: IJob = _decoder(kind.job_class).decode(stored)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise UnreadableData(f"{kind.name}: the stored data does not fit {kind.job_class.__qualname__}: {error}") from error
+    return job
 
 
 def storable(job: IJob) -> bytes:
@@ -66,7 +73,7 @@ def storable(job: IJob) -> bytes:
     kind = job.jobwheel_kind
     try:
         stored = encode(job)
-        back = decode(kind, stored)
+        back = _read(kind, stored)
     except UnreadableData as error:
         raise BadType(f"{kind.name} cannot be stored: {error}; make the value fit the field's type") from error
     for name in _fields(type(job)):

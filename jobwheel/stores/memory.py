@@ -380,7 +380,7 @@ class MemoryStore(Store):
             terms = row.terms = row.terms or spare
             row.keep_created(terms)
             if row.delay is None and wall is None:
-                row.delay = due - now  # from now on it has a delay, and may be touched
+                row.delay = max(0.0, due - now)  # from now on it has a delay, and may be touched
             terms.wall = wall
             terms.date = terms.nominal = None
             row.due = due
@@ -435,8 +435,13 @@ class MemoryStore(Store):
             self._history.put(row)
             self._rows.pop(row.id, None)
             return None
-        row.terms = row.terms or Terms()
-        row.keep_created(row.terms)
+        terms = row.terms = row.terms or Terms()
+        row.keep_created(terms)
+        if terms.nominal is None:
+            terms.nominal, terms.date = row.due, terms.wall
+        terms.wall = None
+        if row.run is not None:
+            row.run.cancel_asked = False
         row.due = self._elapsed()
         row.state = SCHEDULED
         row.token = True

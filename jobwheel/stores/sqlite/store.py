@@ -24,6 +24,8 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
+
 from jobwheel import codec
 from jobwheel.clock import Clock
 from jobwheel.errors import BadValue, StoreError
@@ -385,6 +387,7 @@ class SqliteStore(Store):
                 moves.check_room(connection, self._limit, 1, [])
             return {
                 "state": schema.SCHEDULED, "basis": self._moments.basis, "due": self._moments.elapsed(), "flags": 0, "ended": None,
+                "more": _with_nominal(record[13], record[6], record[7]),
             }  # fmt: skip
 
         return self._edited(record[0], decide)
@@ -604,6 +607,14 @@ def _needs_reading(states: frozenset[State]) -> bool:
     """Whether only a look at the data tells if a row is in one of these states."""
     waiting = {State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE}
     return bool(states & waiting) and not states >= waiting
+
+
+def _with_nominal(text: str | None, basis: int, due: int) -> str | None:
+    """The column `more` of a row that is tried again: what it was scheduled for stays known."""
+    more = read_more(text)
+    if more.nominal is not None:
+        return text
+    return write_more(msgspec.structs.replace(more, nominal=(basis, due)))
 
 
 def _without_nominal(text: str | None) -> str | None:
