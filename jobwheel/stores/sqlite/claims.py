@@ -22,10 +22,27 @@ from jobwheel.log import logger
 from jobwheel.row import Row, Terms
 from jobwheel.state import State
 from jobwheel.stores.sqlite import schema
-from jobwheel.stores.sqlite.file import Record, StoreFile
+from jobwheel.stores.sqlite.file import StoreFile
+from jobwheel.stores.sqlite.group import Record
 from jobwheel.stores.sqlite.kinds import Kinds
 from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
-from jobwheel.stores.sqlite.records import COLUMNS, NUMBER_OF, STATES, More, read_more, row_of, write_more
+from jobwheel.stores.sqlite.records import (
+    ATTEMPT,
+    COLUMNS,
+    DATA,
+    FLAGS,
+    ID,
+    KIND,
+    LATE,
+    MORE,
+    NUMBER_OF,
+    STARTED,
+    STATES,
+    More,
+    read_more,
+    row_of,
+    write_more,
+)
 from jobwheel.verdict import SUCCEEDED, Again, Failed, Interrupted, Succeeded, Verdict
 
 log = logger("jobwheel.store")
@@ -117,12 +134,12 @@ class Claims:
             rows = []
             for record in records:
                 try:
-                    row = row_of(record, kinds.told(record[1]), None, moments)
+                    row = row_of(record, kinds.told(record[KIND]), None, moments)
                 except Exception as error:  # whatever stands in one row, the others are claimed and must run
-                    unreadable[record[0]] = str(error)
+                    unreadable[record[ID]] = str(error)
                     continue
                 file.runs[row.id] = row
-                data[row.id] = record[2]
+                data[row.id] = record[DATA]
                 rows.append(row)
             return rows
 
@@ -322,12 +339,12 @@ class Claims:
             left = [(record, self._verdict_after_crash(record)) for record in records]
             runs = [
                 [
-                    record[0],
-                    record[9],
+                    record[ID],
+                    record[ATTEMPT],
                     NUMBER_OF[verdict.state],
                     None,
-                    record[14],
-                    record[15],
+                    record[STARTED],
+                    record[LATE],
                     self._more_after_crash(record, verdict),
                     False,
                 ]
@@ -340,7 +357,7 @@ class Claims:
             )
             gone = connection.execute("DELETE FROM process WHERE n = ? RETURNING n", (number,)).fetchall()
             found.update(died=bool(gone), ran=len(records))
-            return [(record, verdict, STATES[states[record[0]]]) for record, verdict in left if states[record[0]] != schema.SCHEDULED]
+            return [(record, verdict, STATES[states[record[ID]]]) for record, verdict in left if states[record[ID]] != schema.SCHEDULED]
 
         ended = file.write(work, full=False)
         if found["died"]:
@@ -349,7 +366,7 @@ class Claims:
         return [self._row_after_crash(record, verdict, state) for record, verdict, state in ended]
 
     def _verdict_after_crash(self, record: Record) -> Verdict:
-        kind, flags = self._kinds.kind_of(record[1]), record[11]
+        kind, flags = self._kinds.kind_of(record[KIND]), record[FLAGS]
         crashes = 1 + flags // schema.CRASH
         if flags & schema.AT_MOST_ONCE:
             return Interrupted("its process died while it ran, and its kind says on_crash='interrupt'")
@@ -360,12 +377,12 @@ class Claims:
         return Again(0.0, "its process died while it ran")
 
     def _more_after_crash(self, record: Record, verdict: Verdict) -> str | None:
-        more = msgspec.structs.replace(read_more(record[13]))
+        more = msgspec.structs.replace(read_more(record[MORE]))
         more.error = getattr(verdict, "error", None)
         return write_more(more)
 
     def _row_after_crash(self, record: Record, verdict: Verdict, state: State) -> Row:
-        kind = self._kinds.told(record[1])
+        kind = self._kinds.told(record[KIND])
         row = row_of(record, kind, None, self._moments)
         row.state = state
         context_of(row).error = getattr(verdict, "error", None)

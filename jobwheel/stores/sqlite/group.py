@@ -29,6 +29,9 @@ from typing import Any
 
 from jobwheel.errors import StoreError
 
+Record = tuple[Any, ...]
+"""A row of a table, or values of one."""
+
 MOST = 500
 """Writes in one batch at most."""
 LOOK = 0.2

@@ -13,7 +13,8 @@ from math import ceil, floor
 
 from jobwheel.clock import Anchor, Clock, SystemClock
 from jobwheel.errors import StoreError
-from jobwheel.stores.sqlite.file import Record, StoreFile
+from jobwheel.stores.sqlite.file import StoreFile
+from jobwheel.stores.sqlite.group import Record
 
 WALL = 0
 SECOND = 1_000_000

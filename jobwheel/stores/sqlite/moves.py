@@ -1,6 +1,6 @@
 """Adds, cancels and changes as writes of a group: what each does in the file when its turn comes. Made by `store`.
 
-Each runs inside a transaction on the writing connection, so what it reads cannot change before it is written. `Add` is in `file`, since
+Each runs inside a transaction on the writing connection, so what it reads cannot change before it is written. `Add` is in `adds`, since
 many of them become one statement there; what is here is the way of those that meet another job with their key.
 """
 
@@ -13,15 +13,13 @@ from jobwheel.errors import JobExists, TooManyPending
 from jobwheel.row import Row
 from jobwheel.store import IfExists
 from jobwheel.stores.sqlite import schema
-from jobwheel.stores.sqlite.file import Add, Record, insert
-from jobwheel.stores.sqlite.group import Write
-from jobwheel.stores.sqlite.records import COLUMNS
+from jobwheel.stores.sqlite.adds import Add, insert
+from jobwheel.stores.sqlite.group import Record, Write
+from jobwheel.stores.sqlite.records import BY_ID, BY_KEY, COLUMNS, ID, STATE
 
 WAITING = f"({schema.SCHEDULED}, {schema.PAUSED}, {schema.PARKED})"
 HOLDER = schema.HOLDER
 
-BY_ID = f"SELECT {COLUMNS} FROM job WHERE id = ?"
-BY_KEY = f"SELECT {COLUMNS} FROM job WHERE key = ? AND {HOLDER}"
 BRIEF = "id, kind, key, priority, state, basis, due"
 """What is told of a row that was cancelled; who wants to know more reads it."""
 PENDING = f"SELECT coalesce(sum(n), 0) FROM tally WHERE state IN {WAITING}"
@@ -92,13 +90,13 @@ def add_contended(
     if holder is not None:
         assert key is not None
         if if_exists == "error":
-            raise JobExists(key, holder[0])
+            raise JobExists(key, holder[ID])
         if if_exists == "keep":
-            return holder[0], None
-        if holder[5] == schema.RUNNING:
-            connection.execute(_SUPERSEDE, (holder[0],))
+            return holder[ID], None
+        if holder[STATE] == schema.RUNNING:
+            connection.execute(_SUPERSEDE, (holder[ID],))
         else:
-            (replaced,) = connection.execute(_END, (now, holder[0])).fetchall()
+            (replaced,) = connection.execute(_END, (now, holder[ID])).fetchall()
     insert(connection, [values])
     return id, replaced
 
@@ -170,7 +168,7 @@ class Edit(Write):
         if values is not None:
             names = ", ".join(f"{name} = ?" for name in values)
             (after,) = connection.execute(
-                f"UPDATE job SET {names} WHERE id = ? RETURNING {COLUMNS}", (*values.values(), record[0])
+                f"UPDATE job SET {names} WHERE id = ? RETURNING {COLUMNS}", (*values.values(), record[ID])
             ).fetchall()
             self.result = (record, after)
 

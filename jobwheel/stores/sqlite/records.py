@@ -15,11 +15,16 @@ from jobwheel.kind import Kind
 from jobwheel.row import Row, ScheduledJob, Terms
 from jobwheel.state import State
 from jobwheel.stores.sqlite import schema
-from jobwheel.stores.sqlite.file import Record
+from jobwheel.stores.sqlite.group import Record
 from jobwheel.stores.sqlite.kinds import Kinds
 from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
 
 COLUMNS = "id, kind, data, key, priority, state, basis, due, delay, attempt, created, flags, tags, more, started, late, ended"
+ID, KIND, DATA, KEY, PRIORITY, STATE, BASIS, DUE, DELAY, ATTEMPT, CREATED, FLAGS, TAGS, MORE, STARTED, LATE, ENDED_AT = range(17)
+"""Their places in a record."""
+
+BY_ID = f"SELECT {COLUMNS} FROM job WHERE id = ?"
+BY_KEY = f"SELECT {COLUMNS} FROM job WHERE key = ? AND {schema.HOLDER}"
 
 STATES = (
     State.SCHEDULED, State.PAUSED, State.RUNNING, State.UNRESOLVABLE,

@@ -4,7 +4,8 @@
 |---|---|
 | `file` | two connections, the lock file, this process's number; who may write now; forks |
 | `group` | writes of several threads in one transaction |
-| `moves` | adds, cancels and changes, as writes |
+| `adds`, `moves` | new rows; cancels and changes; as writes |
+| `asking` | pictures, pages, counts |
 | `claims` | from waiting to running, to the end, and back after a crash |
 | `window` | which jobs of the near future are in this process's waiting room |
 | `moments`, `kinds`, `records` | between the file's values and jobwheel's |
@@ -36,17 +37,26 @@ from jobwheel.settings import Settings
 from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store, Sweep
 from jobwheel.stores.sqlite import moves, schema
+from jobwheel.stores.sqlite.asking import WAITING, Asking, named
 from jobwheel.stores.sqlite.claims import Claims
-from jobwheel.stores.sqlite.file import PATIENCE, Closed, Record, StoreFile, leave_file, open_file
-from jobwheel.stores.sqlite.group import Write
+from jobwheel.stores.sqlite.file import PATIENCE, Closed, StoreFile, leave_file, open_file
+from jobwheel.stores.sqlite.group import Record, Write
 from jobwheel.stores.sqlite.kinds import Kinds
 from jobwheel.stores.sqlite.moments import SECOND, Moments, micros
 from jobwheel.stores.sqlite.records import (
-    COLUMNS,
-    NUMBER_OF,
+    BASIS,
+    BY_ID,
+    BY_KEY,
+    DATA,
+    DELAY,
+    DUE,
+    FLAGS,
+    ID,
+    KEY,
+    KIND,
+    MORE,
+    STATE,
     STATES,
-    matches_text,
-    picture_of,
     read_more,
     row_of,
     values_of,
@@ -64,9 +74,6 @@ PRUNE = 500
 """Ended rows deleted in one transaction."""
 PRUNING = 0.1
 """Seconds of a sweep in which rows are deleted; the rest is left for the next one."""
-PAGE = 500
-"""Rows read at once by `find`."""
-WAITING = frozenset({schema.SCHEDULED, schema.PAUSED, schema.PARKED})
 REVIVABLE = frozenset({schema.FAILED, schema.MISSED, schema.INTERRUPTED})
 NOT_CLAIMED = "SELECT id, kind, state, basis, due FROM job WHERE id IN (SELECT value FROM json_each(?))"
 
@@ -97,6 +104,7 @@ class SqliteStore(Store):
         self._kinds = Kinds()
         self._claims = Claims(self._moments, self._kinds)
         self._window = Window(self._moments, self._kinds)
+        self._asking = Asking(self._moments, self._kinds, self._used, self._keep, self._keep_for)
 
     # --- opening and closing ---
 
@@ -199,7 +207,7 @@ class SqliteStore(Store):
 
     def _other(self, id: int, row: Row) -> Row:
         """The row that was kept instead of `row`; it may have ended since."""
-        found = self._read(moves.BY_ID, (id,))
+        found = self._read(BY_ID, (id,))
         if found:
             return self._row(found[0])
         other = Row(row.job, row.due, row.delay, row.key, row.priority, row.terms, row.kind)
@@ -207,11 +215,11 @@ class SqliteStore(Store):
         return other
 
     def _row(self, record: Record) -> Row:
-        kind = self._kinds.told(record[1])
+        kind = self._kinds.told(record[KIND])
         job = None
         if find_kind(kind.name) is not None:
             try:
-                job = codec.decode(kind, record[2])
+                job = codec.decode(kind, record[DATA])
             except codec.UnreadableData:
                 job = None
         return row_of(record, kind, job, self._moments)
@@ -320,12 +328,13 @@ class SqliteStore(Store):
     # --- changing ---
 
     def cancel(self, ref: Ref) -> Row | None:
-        ref = _named(ref)
+        ref = named(ref)
         record = self._submit(moves.Single(self._deadline(), self._full, moves.cancel_statement(ref), (self._moments.stamp(), ref)))
         if record is None:
             return None
-        if record[4] == schema.RUNNING:
-            run = self._file.runs.get(record[0])
+        id, _, _, _, state, _, _ = record
+        if state == schema.RUNNING:
+            run = self._file.runs.get(id)
             if run is not None:
                 context_of(run).cancel_asked = True
             return None
@@ -337,7 +346,7 @@ class SqliteStore(Store):
 
     def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
         def decide(_: object, record: Record) -> dict[str, Any] | None:
-            state, basis, own, text = record[5], record[6], record[8], record[13]
+            state, basis, own, text = record[STATE], record[BASIS], record[DELAY], record[MORE]
             if state not in WAITING:
                 return None
             if (own is None and delay is None) or (delay is None and (state == schema.PAUSED or basis == 0)):
@@ -350,51 +359,51 @@ class SqliteStore(Store):
                 due = min(due, micros(self._moments.to_elapsed(*more.until)))
             return {"basis": self._moments.basis, "due": due, "more": _without_nominal(text)}
 
-        answer = self._submit(moves.Edit(self._deadline(), self._full, _named(ref), decide))
+        answer = self._submit(moves.Edit(self._deadline(), self._full, named(ref), decide))
         if answer is None:
             return None
         before, after = answer
         row = self._row(after)
-        earlier = self._moments.to_elapsed(before[6], before[7]) > row.due
+        earlier = self._moments.to_elapsed(before[BASIS], before[DUE]) > row.due
         return row, earlier or not self._window.put_off(row.id, row.due)
 
     def reschedule(self, ref: Ref, due: float, wall: float | None) -> Row | None:
         def decide(_: object, record: Record) -> dict[str, Any] | None:
-            if record[5] not in WAITING:
+            if record[STATE] not in WAITING:
                 return None
-            values: dict[str, Any] = {"more": _without_nominal(record[13])}
+            values: dict[str, Any] = {"more": _without_nominal(record[MORE])}
             if wall is not None:
                 return values | {"basis": 0, "due": round(wall * SECOND)}
-            if record[8] is None:
+            if record[DELAY] is None:
                 values["delay"] = max(0, micros(due) - self._moments.elapsed())  # from now on it has a delay, and may be touched
             return values | {"basis": self._moments.basis, "due": micros(due)}
 
         return self._edited(ref, decide)
 
     def retry(self, ref: Ref) -> Row | None:
-        record = self._find_ended(ref)
-        if record is None or self._forgotten(record):
+        record = self._asking.record(named(ref))
+        if record is None or self._asking.forgotten(record):
             return None
 
         def decide(connection: Any, record: Record) -> dict[str, Any] | None:
-            if self._claims.runs_on(self._file, record[0], record[11], connection):
+            if self._claims.runs_on(self._file, record[ID], record[FLAGS], connection):
                 return None
-            if record[5] not in REVIVABLE:
+            if record[STATE] not in REVIVABLE:
                 return None
-            if record[3] is not None and connection.execute(moves.BY_KEY, (record[3],)).fetchone() is not None:
+            if record[KEY] is not None and connection.execute(BY_KEY, (record[KEY],)).fetchone() is not None:
                 return None
             if self._limit:
                 moves.check_room(connection, self._limit, 1, [])
             return {
                 "state": schema.SCHEDULED, "basis": self._moments.basis, "due": self._moments.elapsed(), "flags": 0, "ended": None,
-                "more": _with_nominal(record[13], record[6], record[7]),
+                "more": _with_nominal(record[MORE], record[BASIS], record[DUE]),
             }  # fmt: skip
 
-        return self._edited(record[0], decide)
+        return self._edited(record[ID], decide)
 
     def _edited(self, ref: Ref, decide: Callable[[Any, Record], dict[str, Any] | None]) -> Row | None:
-        answer = self._submit(moves.Edit(self._deadline(), self._full, _named(ref), decide))
-        return None if answer is None else self._row(answer[1])
+        answer = self._submit(moves.Edit(self._deadline(), self._full, named(ref), decide))
+        return None if answer is None else self._row(answer[KIND])
 
     def pause(self, ref: Ref) -> Row | None:
         return self._flip(ref, schema.SCHEDULED, schema.PAUSED)
@@ -403,7 +412,7 @@ class SqliteStore(Store):
         return self._flip(ref, schema.PAUSED, schema.SCHEDULED)
 
     def _flip(self, ref: Ref, now: int, to: int) -> Row | None:
-        ref = _named(ref)
+        ref = named(ref)
         record = self._submit(moves.Single(self._deadline(), self._full, moves.flip_statement(ref, now, to), (ref,)))
         return None if record is None else self._row(record)
 
@@ -472,141 +481,19 @@ class SqliteStore(Store):
     # --- asking ---
 
     def get(self, ref: Ref) -> ScheduledJob | None:
-        ref = _named(ref)
-        found = self._read(moves.BY_KEY if isinstance(ref, str) else moves.BY_ID, (ref,))
-        record = found[0] if found else self._find_ended(ref)
-        if record is None or self._forgotten(record):
-            return None
-        return self._picture(record)
-
-    def _find_ended(self, ref: Ref) -> Record | None:
-        ref = _named(ref)
-        if isinstance(ref, str):
-            latest = f"SELECT {COLUMNS} FROM job WHERE key = ? AND state >= {schema.ENDED} ORDER BY ended DESC, id DESC LIMIT 1"
-            found = self._read(latest, (ref,))
-        else:
-            found = self._read(moves.BY_ID, (ref,))
-        return found[0] if found else None
-
-    def _forgotten(self, record: Record) -> bool:
-        return record[16] is not None and (self._keep == 0 or record[16] < self._moments.wall() - self._keep_for)
-
-    def _picture(self, record: Record) -> ScheduledJob:
-        file = self._file
-        if self._kinds.kind_of(record[1]) is None:
-            self._kinds.look(file)
-        return picture_of(record, self._kinds, self._moments, file.runs.get(record[0]))
+        return self._asking.get(named(ref))
 
     def find(self, query: Query) -> list[ScheduledJob]:
-        found: list[ScheduledJob] = []
-        for job in self._matching(query):
-            found.append(job)
-            if len(found) == query.limit:
-                break
-        return found
+        return self._asking.find(query)
 
     def ids(self, query: Query) -> list[int]:
-        if query.text is None and query.states is not None and not _needs_reading(query.states) and not query.states & ENDED:
-            where, values = self._where(query)
-            return [
-                id
-                for (id,) in self._read(f"SELECT id FROM job WHERE {where} AND id > ? ORDER BY id", (*values, min(query.after, 2**63 - 1)))
-            ]
-        return [job.id for job in self._matching(query)]
-
-    def _matching(self, query: Query) -> Iterable[ScheduledJob]:
-        where, values = self._where(query)
-        after = min(query.after, 2**63 - 1)
-        while True:
-            statement = f"SELECT {COLUMNS} FROM job WHERE {where} AND id > ? ORDER BY id LIMIT {PAGE}"
-            records = self._read(statement, (*values, after))
-            for record in records:
-                job = self._picture(record)
-                if self._forgotten(record) or (query.states is not None and job.state not in query.states):
-                    continue
-                if query.text is None or matches_text(job, record[2], query.text):
-                    yield job
-            if len(records) < PAGE:
-                return
-            after = records[-1][0]
-
-    def _where(self, query: Query) -> tuple[str, list[Any]]:
-        """What the file can tell; what depends on the reader is left to him."""
-        parts, values = ["true"], []
-        if not all(_possible(value) for value in (query.kind, query.key, query.tag) if value is not None):
-            return "false", []
-        if query.states is not None:
-            codes = {NUMBER_OF[state] for state in query.states}
-            if codes & WAITING:
-                codes |= {schema.PARKED, *({schema.SCHEDULED, schema.PAUSED} if State.UNRESOLVABLE in query.states else ())}
-            parts.append(f"state IN ({', '.join(map(str, sorted(codes)))})")
-            # In words that lead to an index: those rows are few, whatever waits.
-            if codes and min(codes) >= schema.ENDED:
-                parts.append(f"id IN (SELECT id FROM job WHERE state >= {schema.ENDED})")
-            elif codes == {schema.RUNNING}:
-                parts.append(f"id IN (SELECT id FROM job WHERE state = {schema.RUNNING})")
-        if query.kind is not None:
-            self._used(self._kinds.look)
-            parts.append("kind IN (SELECT value FROM json_each(?))")
-            values.append(json.dumps(self._kinds.numbers_of(query.kind)))
-        if query.key is not None:
-            parts.append(
-                f"id IN (SELECT id FROM job WHERE key = ? AND {moves.HOLDER} UNION ALL SELECT id FROM job WHERE key = ? AND "
-                f"state >= {schema.ENDED} UNION ALL SELECT id FROM job WHERE key = ? AND state = {schema.RUNNING})"
-            )
-            values += [query.key] * 3
-        if query.tag is not None:
-            parts.append("id IN (SELECT job FROM tag WHERE tag = ?)")
-            values.append(query.tag)
-        return " AND ".join(parts), values
+        return self._asking.ids(query)
 
     def counts(self) -> Counts:
-        self._used(self._kinds.look)
-        live = dict.fromkeys(range(schema.ENDED), 0)
-        ended: dict[State, int] = {}
-        for number, state, count in self._read("SELECT kind, state, n FROM tally WHERE n <> 0"):
-            if state == schema.DELETED:
-                continue
-            if state >= schema.ENDED:
-                ended[STATES[state]] = ended.get(STATES[state], 0) + count
-            elif state == schema.RUNNING:
-                live[state] += count
-            else:
-                live[state if self._kinds.kind_of(number) is not None else schema.PARKED] += count
-        return Counts(live[schema.SCHEDULED], live[schema.PAUSED], live[schema.RUNNING], live[schema.PARKED], ended)
+        return self._asking.counts()
 
     def overdue(self) -> float | None:
-        known = json.dumps(self._kinds.known())
-        first = (
-            f"SELECT min(due) FROM (SELECT due FROM job WHERE state = {schema.SCHEDULED} AND basis = ? AND due <= ? "
-            f"AND kind IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT 1)"
-        )
-        dues = [(basis, self._read(first, (basis, limit, known))[0][0]) for basis, limit in self._moments.limits()]
-        return min((self._moments.to_elapsed(basis, due) for basis, due in dues if due is not None), default=None)
-
-
-def _named(ref: Ref) -> int | str:
-    """The id or the key; 0, which no job has, for what no job can have."""
-    if isinstance(ref, ScheduledJob):
-        return ref.id
-    return ref if _possible(ref) else 0
-
-
-def _possible(value: int | str) -> bool:
-    """Whether the file could hold it: a number of 64 bits, or text that can be written as UTF-8."""
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _needs_reading(states: frozenset[State]) -> bool:
-    """Whether only a look at the data tells if a row is in one of these states."""
-    waiting = {State.SCHEDULED, State.PAUSED, State.UNRESOLVABLE}
-    return bool(states & waiting) and not states >= waiting
+        return self._asking.overdue()
 
 
 def _with_nominal(text: str | None, basis: int, due: int) -> str | None:
