@@ -67,6 +67,16 @@ class Session:
     """Where the store is shared and the engine runs by itself."""
     shared: bool
 
+    def begin_looking(self) -> None:
+        """Starts the keeper's thread. Not before the session is the timer's: what is found is armed in the session that there is."""
+        if self.thread is not None:
+            self.thread.start()
+
+    def undo(self) -> None:
+        """Ends what a start that fails has begun."""
+        self.stop_waking(0.0)
+        self.engine.stop(0.0)
+
     def stop_waking(self, timeout: float) -> None:
         """Nothing more comes out of the room or the store once it returns, unless a thread hangs for longer than `timeout` seconds."""
         self.keeper.stopped = True
@@ -142,28 +152,31 @@ class Lifecycle:
             session.engine.start()
             try:
                 session.room.start(session.dispatcher.due, self._on_step)
-                if session.thread is not None:
-                    session.thread.start()
+                # A signal handler may have started or stopped it in the middle of this start.
+                if self.session is None and self._stops == stops:
+                    self.session = session
+                    session.begin_looking()
             except BaseException:
-                session.stop_waking(0.0)
-                session.engine.stop(0.0)
+                if self.session is session:
+                    self.session = None
+                session.undo()
                 raise
-            if self.session is not None or self._stops != stops:  # a signal handler started or stopped it in the middle of this start
-                session.stop_waking(0.0)
-                session.engine.stop(0.0)
+            if self.session is not session:
+                session.undo()
                 return False
-            self.session = session
             self._stop_at_exit()
             for old in self._ending:
                 session.dispatcher.take_over(old.dispatcher)
-        if session.thread is not None:
-            session.thread.wake()  # for what was added between its first look and the moment from which adders see the session
-        elif self.store.shared:
+        self._fill(session)
+        return True
+
+    def _fill(self, session: Session) -> None:
+        """Arms what waits already, where no keeper's thread does it."""
+        if self.store.shared and session.thread is None:
             session.keeper.look()
-        else:
+        elif not self.store.shared:
             for entry in self.store.window(inf):
                 session.room.arm(entry)
-        return True
 
     def _make_session(self) -> Session:
         parts, settings = self._parts, self._settings

@@ -39,6 +39,7 @@ from jobwheel.stores.sqlite.records import (
     STARTED,
     STATES,
     More,
+    clean,
     read_more,
     row_of,
     write_more,
@@ -99,7 +100,8 @@ RETURNING id, state
 """
 
 PARK = f"""
-UPDATE job SET state = {schema.PARKED}, attempt = attempt - 1, owner = NULL, started = NULL, more = json_extract(row.value, '$[1]')
+UPDATE job SET state = {schema.PARKED}, attempt = attempt - 1, owner = NULL, started = NULL,
+    more = json_set(CASE WHEN json_valid(more) THEN more ELSE '{{}}' END, '$.error', json_extract(row.value, '$[1]'))
 FROM json_each(?) AS row WHERE job.id = json_extract(row.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = ?
 """
 
@@ -164,7 +166,7 @@ class Claims:
     def _park(self, file: StoreFile, unreadable: dict[int, str]) -> None:
         for id, error in unreadable.items():
             log.error("job %d waits until some process can read it: %s", id, error)
-        rows = json.dumps([(id, write_more(More(error=error))) for id, error in unreadable.items()])
+        rows = json.dumps([(id, clean(error)) for id, error in unreadable.items()])
         file.write_one(PARK, (rows, file.number), False, len)
 
     def settle(self, file: StoreFile, settlements: Sequence[Settlement], patience: float) -> list[State | None]:

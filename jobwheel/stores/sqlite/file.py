@@ -467,7 +467,7 @@ class StoreFile:
         if not self._in_place():
             return  # the next use tells
         self._writer, self._reader = self._connection(), self._connection()
-        self._full = True
+        self._full, self._wal = True, None
         self._writer.execute("PRAGMA synchronous = FULL")
         self._writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint}")
         self._reader.execute("PRAGMA query_only = ON")

@@ -89,15 +89,16 @@ def write_more(more: More) -> str | None:
 def _plain(more: More) -> More:
     return msgspec.structs.replace(
         more,
-        error=None if more.error is None else _clean(more.error),
-        trace=None if more.trace is None else _clean(more.trace),
-        log=tuple(map(_clean, more.log)),
-        progress=None if more.progress is None else tuple(part if type(part) is int else _clean(part) for part in more.progress),
-        result=None if more.result is None else _clean(_shown(more.result)),
+        error=None if more.error is None else clean(more.error),
+        trace=None if more.trace is None else clean(more.trace),
+        log=tuple(map(clean, more.log)),
+        progress=None if more.progress is None else tuple(part if type(part) is int else clean(part) for part in more.progress),
+        result=None if more.result is None else clean(_shown(more.result)),
     )
 
 
-def _clean(value: object) -> str:
+def clean(value: object) -> str:
+    """As text that can be stored."""
     text = value if isinstance(value, str) else _shown(value)
     return text.encode("utf-8", "backslashreplace").decode()
 

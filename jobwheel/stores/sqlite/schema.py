@@ -139,5 +139,5 @@ def _check(connection: sqlite3.Connection, path: str) -> None:
     if answer != "ok":
         raise StoreError(
             f"{path} is damaged ({answer.splitlines()[-1]}); it was left as it is: move it away together with its -wal and -shm, "
-            f"then put a backup in its place, or begin anew"
+            f"then restore a backup in its place, or begin anew"
         )

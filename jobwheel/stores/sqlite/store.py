@@ -145,6 +145,11 @@ class SqliteStore(Store):
             self._leave()
             self._window.forget()
 
+    @property
+    def _asked(self) -> Asking:
+        self._file  # noqa: B018 (opens it, and what is known of it begins anew)
+        return self._asking
+
     # --- adding ---
 
     def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
@@ -381,8 +386,8 @@ class SqliteStore(Store):
         return self._edited(ref, decide)
 
     def retry(self, ref: Ref) -> Row | None:
-        record = self._asking.record(named(ref))
-        if record is None or self._asking.forgotten(record):
+        record = self._asked.record(named(ref))
+        if record is None or self._asked.forgotten(record):
             return None
 
         def decide(connection: Any, record: Record) -> dict[str, Any] | None:
@@ -481,19 +486,19 @@ class SqliteStore(Store):
     # --- asking ---
 
     def get(self, ref: Ref) -> ScheduledJob | None:
-        return self._asking.get(named(ref))
+        return self._asked.get(named(ref))
 
     def find(self, query: Query) -> list[ScheduledJob]:
-        return self._asking.find(query)
+        return self._asked.find(query)
 
     def ids(self, query: Query) -> list[int]:
-        return self._asking.ids(query)
+        return self._asked.ids(query)
 
     def counts(self) -> Counts:
-        return self._asking.counts()
+        return self._asked.counts()
 
     def overdue(self) -> float | None:
-        return self._asking.overdue()
+        return self._asked.overdue()
 
 
 def _with_nominal(text: str | None, basis: int, due: int) -> str | None:

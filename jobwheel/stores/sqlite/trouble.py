@@ -14,7 +14,7 @@ _ADVICE = {
     "SQLITE_CANTOPEN": "user {user} cannot open it or make files beside it: mend the permissions, or set store.path",
     "SQLITE_CORRUPT": (
         "its content is damaged; it was left as it is. Stop every process that uses it, move it away together with its -wal and -shm, "
-        "then put a backup or what `sqlite3 FILE .recover` finds in its place, or begin anew"
+        "then restore a backup in its place, or what `sqlite3 FILE .recover` finds, or begin anew"
     ),
     "SQLITE_TOOBIG": "a job's data is too big for SQLite, which takes up to a billion bytes: keep it elsewhere, and its place in the job",
     "SQLITE_NOTADB": "it is not an SQLite database; it was left as it is. Set store.path to another file, or move this one away",

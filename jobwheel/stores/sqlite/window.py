@@ -144,7 +144,7 @@ class Window:
                 now += [(id, basis, due, *rest) for id, due, *rest in records if self._is_new(id, basis, due)]
                 if len(records) < PAGE:
                     break
-            more = self._read_overdue(file, basis, limit, want, known, late) or more
+            more = self._read_overdue(file, basis, limit - AHEAD, want, known, late) or more
         parked, after = self._look_at_parked(file, known)
         self.more, self._parked_after = more, after
         tickets = self._all_new(late)
