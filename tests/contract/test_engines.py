@@ -127,6 +127,8 @@ class Recorder:
         self.late: list[int] = []
         self.pumps = 0
 
+    blocking = False
+
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         self.settled.append((row.id, attempt, verdict))
 
@@ -854,7 +856,7 @@ def run(code: str, limit: float = 30.0, interrupt_after: str = "") -> tuple[int,
 def test_a_process_with_jobs_that_wait_exits_at_once_and_in_silence() -> None:
     """R64."""
     code, out, err, seconds = run("""
-        timer = open_timer({})
+        timer = open_timer({"store": {"kind": "memory"}})
         timer.start()
         timer.add_job(Nap(), 3600)
         timer.on(events.Event, print)
@@ -866,7 +868,7 @@ def test_a_process_with_jobs_that_wait_exits_at_once_and_in_silence() -> None:
 
 def test_a_process_waits_for_running_jobs_no_longer_than_its_exit_timeout() -> None:
     code, _, err, seconds = run("""
-        timer = open_timer({"exit_timeout": 0.3})
+        timer = open_timer({"store": {"kind": "memory"}, "exit_timeout": 0.3})
         timer.start()
         timer.add_job(Long())
         while not timer.stats().busy: time.sleep(0.01)
@@ -884,7 +886,7 @@ def test_a_running_job_that_ends_within_the_exit_timeout_ends_in_peace() -> None
                 print("finished")
 
         started = threading.Event()
-        timer = open_timer({"exit_timeout": 20})
+        timer = open_timer({"store": {"kind": "memory"}, "exit_timeout": 20})
         timer.start()
         timer.add_job(Short())
         started.wait(10)
@@ -895,7 +897,7 @@ def test_a_running_job_that_ends_within_the_exit_timeout_ends_in_peace() -> None
 def test_an_interrupt_ends_the_process_within_its_exit_timeout() -> None:
     code, _, err, seconds = run(
         """
-        timer = open_timer({"exit_timeout": 0.3})
+        timer = open_timer({"store": {"kind": "memory"}, "exit_timeout": 0.3})
         timer.start()
         timer.add_job(Long())
         try:
@@ -913,7 +915,7 @@ def test_a_second_interrupt_ends_the_patience_without_a_traceback() -> None:
     code, _, err, seconds = run(
         """
         import os, signal
-        timer = open_timer({"exit_timeout": 50})
+        timer = open_timer({"store": {"kind": "memory"}, "exit_timeout": 50})
         timer.start()
         timer.add_job(Long())
         try:
@@ -934,7 +936,7 @@ def test_a_process_that_adds_jobs_until_its_very_end_ends_well(job: str) -> None
     """R61: a few times, since it is a race."""
     for _ in range(3):
         code, _, err, seconds = run(f"""
-            timer = open_timer({{"workers": {{"threads": 4}}}})
+            timer = open_timer({{"store": {{"kind": "memory"}}, "workers": {{"threads": 4}}}})
             timer.start()
             timer.on(events.JobSucceeded, lambda event: None)
 
@@ -953,7 +955,7 @@ def test_a_process_that_adds_jobs_until_its_very_end_ends_well(job: str) -> None
 
 def test_jobs_that_another_thread_adds_after_the_end_of_main_still_run() -> None:
     code, out, err, _ = run("""
-        timer = open_timer({})
+        timer = open_timer({"store": {"kind": "memory"}})
         timer.start()
 
         def late():
@@ -969,7 +971,7 @@ def test_a_timer_that_nobody_holds_any_more_ends_with_its_process() -> None:
     code, out, err, _ = run("""
         import gc
         def use():
-            timer = open_timer({})
+            timer = open_timer({"store": {"kind": "memory"}})
             timer.start()
             timer.wait(timer.add_job(Nap()), 10)
         use()
@@ -981,7 +983,7 @@ def test_a_timer_that_nobody_holds_any_more_ends_with_its_process() -> None:
 
 def test_a_process_that_never_started_its_timer_ends_at_once() -> None:
     code, out, err, _ = run("""
-        timer = open_timer({})
+        timer = open_timer({"store": {"kind": "memory"}})
         timer.add_job(Nap(), 5)
         print(threading.active_count())
     """)
@@ -998,7 +1000,7 @@ def test_a_forked_child_starts_anew_and_leaves_the_parents_jobs_alone() -> None:
         class Where(IJob):
             def run(self): return os.getpid()
 
-        timer = open_timer({"workers": {"threads": 2}})
+        timer = open_timer({"store": {"kind": "memory"}, "workers": {"threads": 2}})
         timer.start()
         job = timer.add_job(Where(), 0.3)
         child = os.fork()

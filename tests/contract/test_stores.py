@@ -1,4 +1,4 @@
-"""The store contract, one suite for all members. A new member is one line in `STORES`.
+"""The store contract, one suite for all members. A new member is one line in `STORES`; for shared ones there is `test_shared_stores` too.
 
 The tests speak the language of `jobwheel.store`: rows in, states out, time from a manual clock; no room, no engine, no timer.
 """
@@ -7,103 +7,26 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from math import inf
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from shelf import Note, Other, Shelf, Two, at, ids_of, same, together
 
-from jobwheel import BadValue, IJob, JobExists, State, TooManyPending
-from jobwheel.opening import find_member
-from jobwheel.order import Intake
+from jobwheel import BadValue, JobExists, State, TooManyPending
+from jobwheel.job import context_of
 from jobwheel.row import Row
-from jobwheel.services import as_services
-from jobwheel.settings import from_mapping
 from jobwheel.state import ENDED, MOVES, check_move
-from jobwheel.store import Query, Store
+from jobwheel.store import Query
 from jobwheel.stores import memory as memory_store
-from jobwheel.testing import START, ManualClock
+from jobwheel.testing import START
 from jobwheel.verdict import SUCCEEDED, Again, Cancelled, Failed, Interrupted, Missed, Succeeded, Verdict
 
-STORES = ["memory"]
+STORES = ["memory", "sqlite"]
 
 DAY = 86_400.0
-
-
-@dataclass
-class Note(IJob, kind="test_stores.note"):
-    text: str = ""
-
-    def run(self) -> None: ...
-
-
-@dataclass
-class Other(Note, kind="test_stores.other", priority=3):
-    pass
-
-
-@dataclass
-class Two(Note, kind="test_stores.two", max_running=2):
-    pass
-
-
-class Shelf:
-    """A store with its clock, and short words for what tests do with it."""
-
-    def __init__(self, kind: str, **settings: Any) -> None:
-        self.clock = ManualClock()
-        section = {"kind": kind, **settings.pop("store", {})}
-        self.settings = from_mapping({"store": section, **settings})
-        self.store: Store = find_member("store.kind", kind)(self.clock, self.settings)
-        self.store.open()
-        self.desk = Intake(self.clock, as_services(None))
-
-    def row(self, text: str = "", delay: float | None = None, job: IJob | None = None, **given: Any) -> Row:
-        return self.desk.row(job or Note(text), delay, **given)
-
-    def add(self, text: str = "", delay: float | None = None, if_exists: Any = "replace", **given: Any) -> Row:
-        row = self.row(text, delay, **given)
-        held, _ = self.store.add(row, if_exists)
-        assert held is row
-        return row
-
-    def claim(self, *rows: Row) -> list[Row]:
-        return self.store.claim(rows).rows
-
-    def running(self, text: str = "", **given: Any) -> Row:
-        row = self.add(text, **given)
-        assert self.claim(row) == [row]
-        return row
-
-    def ended(self, text: str = "", verdict: Verdict = SUCCEEDED, **given: Any) -> Row:
-        row = self.running(text, **given)
-        assert self.store.settle(row, row.attempt, verdict) is verdict.state
-        return row
-
-    def state(self, ref: Any) -> State | None:
-        job = self.store.get(ref)
-        return None if job is None else job.state
-
-    def ids(self, **query: Any) -> list[int]:
-        return [job.id for job in self.store.find(Query(**query))]
-
-    def due(self, ref: Any) -> float:
-        job = self.store.get(ref)
-        assert job is not None
-        return (job.due - datetime.fromtimestamp(START, UTC)).total_seconds()
-
-    def counted(self) -> dict[str, int]:
-        counts = self.store.counts()
-        live = {"scheduled": counts.scheduled, "paused": counts.paused, "running": counts.running, "unresolvable": counts.unresolvable}
-        return {name: count for name, count in {**live, **{state.value: count for state, count in counts.ended.items()}}.items() if count}
-
-    def check(self) -> None:
-        """What `counts` says is what `find` sees."""
-        seen = Counter(job.state.value for job in self.store.find(Query(limit=10**6)))
-        assert {name: count for name, count in self.counted().items() if not State(name).ended} == {
-            name: count for name, count in seen.items() if not State(name).ended
-        }
 
 
 @pytest.fixture(params=STORES)
@@ -112,12 +35,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def shelves(kind: str) -> Iterator[Callable[..., Shelf]]:
+def shelves(kind: str, tmp_path: Path) -> Iterator[Callable[..., Shelf]]:
     """`shelves(max_pending=..., store={...})` makes a shelf; all are closed at the end."""
     made: list[Shelf] = []
 
     def make(**settings: Any) -> Shelf:
-        made.append(Shelf(kind, **settings))
+        made.append(Shelf(kind, f"{tmp_path}/{len(made)}.db", **settings))
         return made[-1]
 
     yield make
@@ -128,27 +51,6 @@ def shelves(kind: str) -> Iterator[Callable[..., Shelf]]:
 @pytest.fixture
 def shelf(shelves: Callable[..., Shelf]) -> Shelf:
     return shelves()
-
-
-def together(*works: Callable[[], Any]) -> list[Any]:
-    """Runs them at the same moment, each on a thread, and gives their answers in order; an exception is an answer too."""
-    barrier = threading.Barrier(len(works))
-    answers: list[Any] = [None] * len(works)
-
-    def run(number: int, work: Callable[[], Any]) -> None:
-        barrier.wait(10)
-        try:
-            answers[number] = work()
-        except Exception as error:
-            answers[number] = error
-
-    threads = [threading.Thread(target=run, args=(number, work), daemon=True) for number, work in enumerate(works)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive(), "a move of the store waits for ever"
-    return answers
 
 
 # --- add ---
@@ -177,13 +79,50 @@ def test_opening_again_changes_nothing(shelf: Shelf) -> None:
     assert shelf.ids() == [row.id]
 
 
+def test_a_closed_store_opens_again_at_its_next_use(shelf: Shelf) -> None:
+    row = shelf.add("x", 5)
+    shelf.store.close()
+    shelf.store.close()
+    if shelf.store.durable:
+        assert shelf.ids() == [row.id]
+        assert shelf.state(row.id) is State.SCHEDULED
+    shelf.store.close()
+    assert shelf.add().id > row.id
+
+
+def test_a_picture_names_its_job_as_well_as_id_and_key_do(shelf: Shelf) -> None:
+    shelf.add("x", 60, key="k")
+    job = shelf.store.get("k")
+    assert job is not None
+    assert shelf.store.get(job) == job
+    assert [same(shelf.store.pause(job), job), same(shelf.store.resume(job), job)] == [True, True]
+    touched = shelf.store.touch(job, 5)
+    assert touched is not None
+    assert (touched[0].id, touched[1], shelf.due("k")) == (job.id, True, 5.0)
+    assert same(shelf.store.reschedule(job, 9.0, None), job)
+    assert (same(shelf.store.cancel(job), job), shelf.store.retry(job)) == (True, None)
+
+
+def test_a_row_is_added_with_its_own_moment_delay_and_bound(shelf: Shelf) -> None:
+    """Whatever the store does with the row later, it comes back as it was given."""
+    row = shelf.add("x", 0.25, key="k", tags=["t", "s"], priority=-7, max_wait=9.5)
+    shelf.clock.advance(0.25)
+    (run,) = shelf.claim(row)
+    assert (run.due, run.delay, run.key, run.priority, run.created) == (0.25, 0.25, "k", -7, 0.0)
+    assert run.terms is not None
+    assert (run.terms.tags, run.terms.until, run.terms.wall, run.terms.nominal) == (("t", "s"), 9.5, None, None)
+    dated = shelf.add("dated", at=at(-3))
+    (run,) = shelf.claim(dated)
+    assert (run.due, run.delay, run.created, run.terms and run.terms.wall) == (-3.0, None, 0.25, START - 3)
+
+
 # --- keys ---
 
 
 def test_replace_cancels_the_one_that_waits_and_gives_both(shelf: Shelf) -> None:
     old = shelf.add("old", 5, key="k")
     new = shelf.row("new", 5, key="k")
-    assert shelf.store.add(new, "replace") == (new, old)
+    assert shelf.put(new) == (new.id, old.id)
     assert new.id > old.id
     assert (shelf.state(old.id), shelf.state("k")) == (State.CANCELLED, State.SCHEDULED)
     assert shelf.store.get("k") == shelf.store.get(new.id)
@@ -193,8 +132,7 @@ def test_replace_cancels_the_one_that_waits_and_gives_both(shelf: Shelf) -> None
 
 def test_keep_gives_the_one_that_waits_and_adds_nothing(shelf: Shelf) -> None:
     old = shelf.add("old", 5, key="k")
-    held, replaced = shelf.store.add(shelf.row("new", 5, key="k"), "keep")
-    assert (held.id, replaced) == (old.id, None)
+    assert shelf.put(shelf.row("new", 5, key="k"), "keep") == (old.id, None)
     assert shelf.ids() == [old.id]
     assert shelf.counted() == {"scheduled": 1}
 
@@ -211,7 +149,7 @@ def test_error_raises_with_key_and_id_and_adds_nothing(shelf: Shelf) -> None:
 @pytest.mark.parametrize("if_exists", ["replace", "keep", "error"])
 def test_a_key_that_nobody_holds_is_just_taken(shelf: Shelf, if_exists: Any) -> None:
     row = shelf.row("x", key="k")
-    assert shelf.store.add(row, if_exists) == (row, None)
+    assert shelf.put(row, if_exists) == (row.id, None)
 
 
 @pytest.mark.parametrize("if_exists", ["replace", "keep", "error"])
@@ -223,36 +161,31 @@ def test_a_row_that_has_ended_holds_no_key(shelf: Shelf, if_exists: Any, how: st
     else:
         shelf.ended("old", SUCCEEDED if how == "settled" else Failed("x"), key="k")
     row = shelf.row("new", key="k")
-    assert shelf.store.add(row, if_exists) == (row, None)
+    assert shelf.put(row, if_exists) == (row.id, None)
     assert shelf.state("k") is State.SCHEDULED
 
 
 def test_a_paused_row_holds_its_key(shelf: Shelf) -> None:
     old = shelf.add("old", 5, key="k")
     shelf.store.pause("k")
-    held, _ = shelf.store.add(shelf.row(key="k"), "keep")
-    assert held.id == old.id
+    assert shelf.put(shelf.row(key="k"), "keep") == (old.id, None)
     with pytest.raises(JobExists):
         shelf.store.add(shelf.row(key="k"), "error")
     new = shelf.row("new", key="k")
-    held, replaced = shelf.store.add(new, "replace")
-    assert (held, replaced and replaced.id) == (new, old.id)
+    assert shelf.put(new) == (new.id, old.id)
     assert shelf.counted() == {"scheduled": 1, "cancelled": 1}
 
 
 def test_while_the_holder_runs_replace_adds_keep_gives_it_and_error_raises(shelf: Shelf) -> None:
     old = shelf.running("old", key="k")
-    held, replaced = shelf.store.add(shelf.row(key="k"), "keep")
-    assert (held.id, replaced) == (old.id, None)
+    assert shelf.put(shelf.row(key="k"), "keep") == (old.id, None)
     with pytest.raises(JobExists):
         shelf.store.add(shelf.row(key="k"), "error")
     new = shelf.row("new", key="k")
-    assert shelf.store.add(new, "replace") == (new, None)
+    assert shelf.put(new) == (new.id, None)
     assert (shelf.state(old.id), shelf.state("k")) == (State.RUNNING, State.SCHEDULED)
     assert shelf.store.settle(old, 1, SUCCEEDED) is State.SUCCEEDED
-    found = shelf.store.get("k")
-    assert found is not None
-    assert found.id == new.id, "the end of the old one leaves the key with the new one"
+    assert same(shelf.store.get("k"), new), "the end of the old one leaves the key with the new one"
     with pytest.raises(JobExists):
         shelf.store.add(shelf.row(key="k"), "error")
 
@@ -266,7 +199,7 @@ def test_a_run_whose_key_was_taken_gets_no_further_attempt(shelf: Shelf) -> None
     assert job is not None
     assert job.error == "ValueError: x"
     shelf.clock.advance(10)
-    assert shelf.claim(old, new) == [new]
+    assert shelf.claimed(old, new) == [new.id]
 
 
 def test_a_claimed_row_that_never_started_and_lost_its_key_is_cancelled_when_handed_back(shelf: Shelf) -> None:
@@ -274,7 +207,7 @@ def test_a_claimed_row_that_never_started_and_lost_its_key_is_cancelled_when_han
     new = shelf.add("new", key="k")
     assert shelf.store.hand_back([old]) == []
     assert shelf.state(old.id) is State.CANCELLED
-    assert shelf.claim(old, new) == [new]
+    assert shelf.claimed(old, new) == [new.id]
 
 
 def test_between_attempts_a_row_holds_its_key(shelf: Shelf) -> None:
@@ -283,7 +216,7 @@ def test_between_attempts_a_row_holds_its_key(shelf: Shelf) -> None:
     with pytest.raises(JobExists):
         shelf.store.add(shelf.row(key="k"), "error")
     new = shelf.row(key="k")
-    assert shelf.store.add(new, "replace") == (new, row)
+    assert shelf.put(new) == (new.id, row.id)
 
 
 def test_of_several_that_replace_one_key_at_once_one_waits_in_the_end(shelf: Shelf) -> None:
@@ -343,7 +276,8 @@ def test_many_may_keep_replace_and_meet_running_ones(shelf: Shelf) -> None:
 def test_the_same_key_twice_in_many_leaves_the_last(shelf: Shelf) -> None:
     rows = [shelf.row(str(number), key="k") for number in range(3)]
     answers = shelf.store.add_many([(row, "replace") for row in rows])
-    assert answers == [(rows[0], None), (rows[1], rows[0]), (rows[2], rows[1])]
+    assert [held for held, _ in answers] == rows
+    assert [gone and gone.id for _, gone in answers] == [None, rows[0].id, rows[1].id]
     assert shelf.counted() == {"scheduled": 1, "cancelled": 2}
 
 
@@ -364,9 +298,11 @@ def test_while_many_are_added_nobody_claims_a_row_that_is_taken_back(shelf: Shel
 
 def test_a_claim_makes_due_rows_running_and_counts_the_attempt(shelf: Shelf) -> None:
     row = shelf.add(key="k")
-    claim = shelf.store.claim([row])
-    assert (claim.rows, list(claim.later), list(claim.held)) == ([row], [], [])
-    assert (row.attempt, shelf.state("k")) == (1, State.RUNNING)
+    claim = shelf.claims(row)
+    assert (ids_of(claim.rows), list(claim.later), list(claim.held)) == ([row.id], [], [])
+    (run,) = claim.rows
+    assert (run.attempt, run.state, run.job, run.run) == (1, State.RUNNING, Note(), None)
+    assert (shelf.attempt("k"), shelf.state("k")) == (1, State.RUNNING)
     assert shelf.counted() == {"running": 1}
 
 
@@ -377,24 +313,26 @@ def test_a_claim_of_nothing_is_nothing(shelf: Shelf) -> None:
 def test_what_is_not_due_is_given_back_to_be_armed_again(shelf: Shelf) -> None:
     """A touch came between the room and the claim."""
     row = shelf.add(delay=10)
-    claim = shelf.store.claim([row])
-    assert (claim.rows, claim.later) == ([], [row])
+    (entry,) = shelf.entries(row)
+    claim = shelf.store.claim([entry])
+    assert (claim.rows, claim.later) == ([], [entry])
+    assert entry.due == 10.0
     assert shelf.state(row.id) is State.SCHEDULED
     shelf.clock.advance(10)
-    assert shelf.claim(row) == [row]
+    assert ids_of(shelf.store.claim([entry]).rows) == [row.id]
 
 
 def test_what_does_not_wait_any_more_is_dropped(shelf: Shelf) -> None:
     cancelled, paused, runs, ended = shelf.add(), shelf.add(), shelf.running(), shelf.ended()
     shelf.store.cancel(cancelled.id)
     shelf.store.pause(paused.id)
-    claim = shelf.store.claim([cancelled, paused, runs, ended])
+    claim = shelf.claims(cancelled, paused, runs, ended)
     assert (claim.rows, list(claim.later), list(claim.held)) == ([], [], [])
 
 
 def test_a_row_named_twice_is_claimed_once(shelf: Shelf) -> None:
     row = shelf.add()
-    assert shelf.claim(row, row) == [row]
+    assert shelf.claimed(row, row) == [row.id]
 
 
 def test_of_several_claimers_exactly_one_gets_each_row(shelf: Shelf) -> None:
@@ -405,7 +343,7 @@ def test_of_several_claimers_exactly_one_gets_each_row(shelf: Shelf) -> None:
     answers = together(*(lambda order=order: [one for row in order for one in shelf.claim(row)] for order in orders))  # type: ignore[misc]
     claimed = [row.id for answer in answers for row in answer]
     assert sorted(claimed) == sorted(row.id for row in rows)
-    assert all(row.attempt == 1 for row in rows)
+    assert all(shelf.attempt(row.id) == 1 for row in rows)
     assert shelf.counted() == {"running": 500}
 
 
@@ -415,8 +353,8 @@ def test_of_a_cancel_and_a_claim_exactly_one_succeeds(shelf: Shelf) -> None:
         row = shelf.add()
         claimed, cancelled = together(lambda row=row: shelf.claim(row), lambda row=row: shelf.store.cancel(row.id))  # type: ignore[misc]
         assert bool(claimed) != bool(cancelled)
-        if claimed:
-            shelf.store.settle(row, 1, SUCCEEDED)
+        for run in claimed:
+            shelf.store.settle(run, 1, SUCCEEDED)
     counted = shelf.counted()
     assert counted.get("succeeded", 0) + counted.get("cancelled", 0) == 300
     assert set(counted) <= {"succeeded", "cancelled"}
@@ -431,13 +369,15 @@ def test_of_a_touch_and_a_claim_exactly_one_succeeds(shelf: Shelf) -> None:
 
 
 def test_a_date_is_not_claimed_before_its_wall_clock_moment(shelf: Shelf) -> None:
-    row = shelf.add(at=datetime.fromtimestamp(START + 10, UTC))
+    row = shelf.add(at=at(10))
+    (entry,) = shelf.entries(row)
     shelf.clock.set_wall(-3)
     shelf.clock.advance(11)
-    claim = shelf.store.claim([row])
-    assert (claim.rows, claim.later) == ([], [row])
+    claim = shelf.store.claim([entry])
+    assert (claim.rows, claim.later) == ([], [entry])
+    assert entry.due == 13.0
     shelf.clock.advance(2)
-    assert shelf.claim(row) == [row]
+    assert ids_of(shelf.store.claim([entry]).rows) == [row.id]
 
 
 # --- max_running ---
@@ -446,9 +386,10 @@ def test_a_date_is_not_claimed_before_its_wall_clock_moment(shelf: Shelf) -> Non
 def test_no_more_than_max_running_of_a_kind_are_claimed_and_the_rest_is_told(shelf: Shelf) -> None:
     rows = [shelf.add(job=Two(str(number))) for number in range(5)]
     other = shelf.add()
-    claim = shelf.store.claim([*rows, other])
-    assert claim.rows == [rows[0], rows[1], other]
-    assert list(claim.held) == [("test_stores.two", row) for row in rows[2:]]
+    entries = shelf.entries(*rows)
+    claim = shelf.store.claim([*entries, *shelf.entries(other)])
+    assert ids_of(claim.rows) == [rows[0].id, rows[1].id, other.id]
+    assert list(claim.held) == [("test_stores.two", entry) for entry in entries[2:]]
     assert list(claim.later) == []
     assert shelf.counted() == {"scheduled": 3, "running": 3}
 
@@ -463,9 +404,9 @@ def test_each_end_of_a_run_makes_room_for_one(shelf: Shelf, how: str) -> None:
         shelf.store.settle(first, 1, Again(100))
     else:
         shelf.store.hand_back([first])
-    assert shelf.claim(rows[2], rows[3]) == [rows[2]]
+    assert shelf.claimed(rows[2], rows[3]) == [rows[2].id]
     assert shelf.store.settle(second, 1, SUCCEEDED) is State.SUCCEEDED
-    assert shelf.claim(rows[3], rows[4]) == [rows[3]]
+    assert shelf.claimed(rows[3], rows[4]) == [rows[3].id]
 
 
 def test_max_running_holds_against_several_claimers(shelf: Shelf) -> None:
@@ -509,6 +450,38 @@ def test_a_verdict_ends_a_run_in_its_state(shelf: Shelf, verdict: Any, error: st
     assert shelf.counted() == {verdict.state.value: 1}
 
 
+def test_what_a_run_said_of_itself_is_kept_with_it(shelf: Shelf) -> None:
+    row = shelf.running("x", key="k")
+    shelf.clock.advance(2)
+    row.started = shelf.clock.elapsed()
+    context = context_of(row)
+    context.begin(2.0, START)
+    context.progress(3, 7, "pages")
+    context.log("one")
+    context.log("two")
+    running = shelf.store.get("k")
+    assert running is not None
+    assert (running.progress, running.log, running.lateness, running.started) == ((3, 7, "pages"), ("one", "two"), 2.0, at(2))
+    assert (running.ended, running.result) == (None, None)
+    shelf.clock.advance(3)
+    assert shelf.store.settle(row, 1, Succeeded({"sent": [1, 2]})) is State.SUCCEEDED
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.progress, job.log, job.lateness, job.started, job.ended) == ((3, 7, "pages"), ("one", "two"), 2.0, at(2), at(5))
+    assert (job.result, job.cancel_requested, job.timed_out, job.error) == ({"sent": [1, 2]}, False, False, None)
+
+
+def test_a_run_that_is_asked_to_stop_knows_it(shelf: Shelf) -> None:
+    row = shelf.running("x", key="k")
+    assert shelf.store.cancel("k") is None
+    assert context_of(row).cancel_requested
+    context_of(row).timed_out = True
+    assert shelf.store.settle(row, 1, Cancelled("enough")) is State.CANCELLED
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.cancel_requested, job.timed_out) == (True, True)
+
+
 def test_a_run_is_settled_once(shelf: Shelf) -> None:
     row = shelf.running()
     assert shelf.store.settle(row, 1, Failed("first")) is State.FAILED
@@ -521,10 +494,66 @@ def test_a_verdict_on_an_earlier_attempt_is_refused(shelf: Shelf) -> None:
     """A thread that hung and ends later must not settle the run that came after its own."""
     row = shelf.running()
     shelf.store.settle(row, 1, Again(0))
-    assert shelf.claim(row) == [row]
+    (second,) = shelf.claim(row)
     assert shelf.store.settle(row, 1, Failed("late")) is None
     assert shelf.state(row.id) is State.RUNNING
-    assert shelf.store.settle(row, 2, SUCCEEDED) is State.SUCCEEDED
+    assert shelf.store.settle(second, 2, SUCCEEDED) is State.SUCCEEDED
+
+
+def test_many_are_settled_at_once_each_by_its_own_verdict(shelf: Shelf) -> None:
+    rows = [shelf.running(str(number), key=f"k{number}") for number in range(6)]
+    shelf.store.cancel("k4")
+    shelf.add("newer", 5, key="k5")
+    verdicts: list[Verdict] = [SUCCEEDED, Succeeded(3), Failed("x"), Again(5), Again(5), Again(5, "y")]
+    states = shelf.store.settle_many([(row, 1, verdict) for row, verdict in zip(rows, verdicts, strict=True)])
+    expected = [State.SUCCEEDED, State.SUCCEEDED, State.FAILED, State.SCHEDULED, State.CANCELLED, State.FAILED]
+    assert states == expected == [shelf.state(row.id) for row in rows]
+    assert [row.state for row in rows] == expected
+    assert (rows[3].due, shelf.due("k3")) == (5.0, 5.0)
+    assert shelf.store.settle_many([]) == []
+
+
+PAIRS: list[tuple[Verdict, Verdict]] = [
+    (SUCCEEDED, SUCCEEDED),
+    (Failed("first"), Failed("second")),
+    (SUCCEEDED, Failed("second")),
+    (Failed("first"), SUCCEEDED),
+    (Again(5, "first"), SUCCEEDED),
+    (SUCCEEDED, Again(5, "second")),
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: f"{type(pair[0]).__name__}-{type(pair[1]).__name__}")
+def test_of_two_verdicts_on_one_run_among_many_one_counts_and_the_other_is_told_none(shelf: Shelf, pair: tuple[Verdict, Verdict]) -> None:
+    """The watch and the worker may both settle a run at its time limit; listeners and waiting threads must hear of one end."""
+    row, other = shelf.running(key="k"), shelf.running()
+    states = shelf.store.settle_many([(row, 1, pair[0]), (other, 1, SUCCEEDED), (row, 1, pair[1])])
+    assert states[1] is State.SUCCEEDED
+    assert sorted([states[0] is None, states[2] is None]) == [False, True]
+    counts = states.index(None) == 0
+    job = shelf.store.get(row.id)
+    assert job is not None
+    assert job.state is pair[counts].state is states[2 * counts]
+    assert job.error == getattr(pair[counts], "error", None)
+    assert row.state is job.state
+
+
+@pytest.mark.parametrize("verdict", [SUCCEEDED, Failed("in time")], ids=lambda verdict: type(verdict).__name__)
+@pytest.mark.parametrize("stale", [SUCCEEDED, Failed("late"), Again(5, "late")], ids=lambda verdict: type(verdict).__name__)
+@pytest.mark.parametrize("last", [True, False])
+def test_a_verdict_on_an_earlier_attempt_among_many_displaces_none(shelf: Shelf, verdict: Verdict, stale: Verdict, last: bool) -> None:
+    first = shelf.running(key="k")
+    assert shelf.store.settle(first, 1, Failed("x")) is State.FAILED
+    revived = shelf.store.retry(first.id)
+    assert revived is not None
+    first.run = None if stale is SUCCEEDED else first.run
+    (second,) = shelf.claim(revived)
+    batch = [(second, 2, verdict), (first, 1, stale)]
+    states = shelf.store.settle_many(batch if last else batch[::-1])
+    assert (states if last else states[::-1]) == [verdict.state, None]
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.state, job.error, job.attempt) == (verdict.state, getattr(verdict, "error", None), 2)
 
 
 def test_a_row_that_does_not_run_cannot_be_settled(shelf: Shelf) -> None:
@@ -552,9 +581,40 @@ def test_again_makes_the_row_wait_for_its_next_attempt(shelf: Shelf) -> None:
     assert shelf.due("k") == 7.0
     assert shelf.claim(row) == []
     shelf.clock.advance(5)
-    assert shelf.claim(row) == [row]
-    assert row.attempt == 2
+    (second,) = shelf.claim(row)
+    assert (second.id, second.attempt) == (row.id, 2)
     assert shelf.counted() == {"running": 1}
+
+
+def test_every_attempt_knows_what_the_job_was_scheduled_for(shelf: Shelf) -> None:
+    delayed, dated = shelf.add("delayed", 3), shelf.add("dated", at=at(3))
+    for _ in range(3):
+        shelf.clock.advance(5)
+        runs = shelf.claim(delayed, dated)
+        for run in runs:
+            context_of(run).begin(shelf.clock.elapsed(), shelf.clock.wall() - shelf.clock.elapsed())
+        assert [context_of(run).scheduled_for for run in runs] == [at(3), at(3)]
+        assert [context_of(run).lateness for run in runs] == [runs[0].started or shelf.clock.elapsed() - run.due for run in runs]
+        assert shelf.store.settle_many([(run, run.attempt, Again(0)) for run in runs]) == [State.SCHEDULED] * 2
+        delayed, dated = runs
+    shelf.store.touch(delayed.id, 5)
+    moved = shelf.store.reschedule(dated.id, shelf.clock.elapsed() + 5, None)
+    assert moved is not None
+    shelf.clock.advance(5)
+    runs = shelf.claim(moved, *(row for row in [delayed]))
+    for run in runs:
+        context_of(run).begin(shelf.clock.elapsed(), shelf.clock.wall() - shelf.clock.elapsed())
+    assert [context_of(run).scheduled_for for run in runs] == [at(20), at(20)], "a new moment is a new plan"
+
+
+def test_a_step_of_the_wall_clock_does_not_move_the_wait_for_another_attempt(shelf: Shelf) -> None:
+    row = shelf.running(at=at(-1))
+    shelf.store.settle(row, 1, Again(10))
+    shelf.entries(row)
+    shelf.clock.set_wall(-100)
+    assert shelf.store.reanchor() == []
+    shelf.clock.advance(10)
+    assert shelf.claimed(row) == [row.id]
 
 
 def test_again_after_a_cancel_request_is_cancelled(shelf: Shelf) -> None:
@@ -581,9 +641,7 @@ def test_of_a_replace_and_an_again_the_old_job_never_runs_again(shelf: Shelf) ->
         together(lambda row=row: shelf.store.settle(row, 1, Again(0)), lambda new=new: shelf.store.add(new, "replace"))  # type: ignore[misc]
         assert shelf.claim(row) == []
         assert shelf.state(row.id) in (State.FAILED, State.CANCELLED)
-        found = shelf.store.get(f"k{number}")
-        assert found is not None
-        assert found.id == new.id
+        assert same(shelf.store.get(f"k{number}"), new)
     assert shelf.counted()["scheduled"] == 300
 
 
@@ -592,19 +650,20 @@ def test_of_a_replace_and_an_again_the_old_job_never_runs_again(shelf: Shelf) ->
 
 def test_what_was_claimed_and_not_started_waits_again_uncounted(shelf: Shelf) -> None:
     rows = [shelf.add(str(number), key=f"k{number}") for number in range(3)]
-    shelf.claim(*rows)
-    assert shelf.store.hand_back(rows) == rows
-    assert [row.attempt for row in rows] == [0, 0, 0]
+    back = shelf.store.hand_back(shelf.claim(*rows))
+    assert ids_of(back) == ids_of(rows)
+    assert [row.attempt for row in back] == [shelf.attempt(row.id) for row in rows] == [0, 0, 0]
     assert shelf.counted() == {"scheduled": 3}
-    assert shelf.claim(*rows) == rows
-    assert [row.attempt for row in rows] == [1, 1, 1]
+    again = shelf.claim(*back)
+    assert ids_of(again) == ids_of(rows)
+    assert [row.attempt for row in again] == [1, 1, 1]
 
 
 def test_what_does_not_run_is_not_handed_back(shelf: Shelf) -> None:
     waits, ended = shelf.add(), shelf.ended()
     assert shelf.store.hand_back([waits, ended]) == []
     assert shelf.counted() == {"scheduled": 1, "succeeded": 1}
-    assert (waits.attempt, ended.attempt) == (0, 1)
+    assert (shelf.attempt(waits.id), shelf.attempt(ended.id)) == (0, 1)
 
 
 def test_a_cancel_request_before_the_hand_back_is_kept(shelf: Shelf) -> None:
@@ -639,11 +698,18 @@ def test_cancel_ends_what_waits_and_only_asks_what_runs(shelf: Shelf) -> None:
     assert shelf.counted() == {"cancelled": 2, "running": 1, "succeeded": 1}
 
 
-def test_cancel_frees_the_job_object_at_once(shelf: Shelf) -> None:
-    """R46: whatever still refers to the row."""
-    row = shelf.add(delay=5)
-    shelf.store.cancel(row.id)
-    assert row.job is None
+def test_of_many_those_that_wait_are_cancelled_and_given(shelf: Shelf) -> None:
+    waits, paused, ended, runs = shelf.add(delay=5, key="k"), shelf.add(delay=5), shelf.ended(), shelf.running(key="r")
+    shelf.store.pause(paused.id)
+    gone = shelf.store.cancel_many([waits.id, ended.id, 999, paused.id, runs.id, waits.id])
+    assert sorted(ids_of(gone)) == [waits.id, paused.id]
+    assert all(row.state is State.CANCELLED for row in gone)
+    assert [shelf.state(row.id) for row in (waits, paused, ended, runs)] == [
+        State.CANCELLED, State.CANCELLED, State.SUCCEEDED, State.RUNNING,
+    ]  # fmt: skip
+    assert shelf.store.cancel_many([]) == []
+    shelf.add(key="k", if_exists="error")
+    assert shelf.counted() == {"scheduled": 1, "running": 1, "cancelled": 2, "succeeded": 1}
 
 
 def test_a_run_that_was_asked_to_stop_may_still_succeed(shelf: Shelf) -> None:
@@ -667,11 +733,17 @@ def test_unknown_refs_are_none(shelf: Shelf) -> None:
 def test_touch_says_whether_the_row_must_be_armed(shelf: Shelf) -> None:
     row = shelf.add(delay=30, key="k")
     shelf.clock.advance(10)
-    assert shelf.store.touch("k", None) == (row, False)
+
+    def touched(ref: Any, delay: float | None) -> tuple[int, float, bool]:
+        answer = shelf.store.touch(ref, delay)
+        assert answer is not None
+        return answer[0].id, answer[0].due, answer[1]
+
+    assert touched("k", None) == (row.id, 40.0, False)
     assert shelf.due("k") == 40.0
-    assert shelf.store.touch("k", 5) == (row, True)
+    assert touched("k", 5) == (row.id, 15.0, True)
     assert shelf.due("k") == 15.0
-    assert shelf.store.touch(row.id, None) == (row, False)
+    assert touched(row.id, None) == (row.id, 40.0, False)
     assert shelf.due("k") == 40.0
 
 
@@ -692,7 +764,7 @@ def test_touch_of_what_does_not_wait_is_none(shelf: Shelf) -> None:
 
 
 def test_touch_without_a_delay_of_its_own_is_refused_and_changes_nothing(shelf: Shelf) -> None:
-    dated, paused = shelf.add(at=datetime.fromtimestamp(START + 10, UTC)), shelf.add(delay=10)
+    dated, paused = shelf.add(at=at(10)), shelf.add(delay=10)
     shelf.store.pause(paused.id)
     for row in (dated, paused):
         with pytest.raises(BadValue, match="no delay of its own"):
@@ -704,18 +776,26 @@ def test_touch_without_a_delay_of_its_own_is_refused_and_changes_nothing(shelf: 
 
 def test_reschedule_sets_the_moment_and_its_clock(shelf: Shelf) -> None:
     row = shelf.add(delay=30)
-    assert shelf.store.reschedule(row.id, 5.0, None) is row
+
+    def moved(due: float, wall: float | None) -> None:
+        answer = shelf.store.reschedule(row.id, due, wall)
+        assert answer is not None
+        assert (answer.id, answer.due, answer.state) == (row.id, due, State.SCHEDULED)
+        shelf.entries(answer)
+
+    moved(5.0, None)
     assert shelf.due(row.id) == 5.0
-    assert shelf.store.reschedule(row.id, 60.0, START + 60) is row
+    moved(60.0, START + 60)
     shelf.clock.set_wall(20)
     assert [entry.due for entry in shelf.store.reanchor()] == [40.0]
     assert shelf.due(row.id) == 60.0, "shown on the wall clock"
     with pytest.raises(BadValue, match="no delay of its own"):
         shelf.store.touch(row.id, None)
-    assert shelf.store.reschedule(row.id, 5.0, None) is row
+    moved(5.0, None)
     assert shelf.store.reanchor() == []
-    shelf.store.touch(row.id, None)
-    assert row.due == 30.0, "its own delay is still the one it was added with"
+    touched = shelf.store.touch(row.id, None)
+    assert touched is not None
+    assert touched[0].due == 30.0, "its own delay is still the one it was added with"
 
 
 def test_reschedule_of_what_does_not_wait_is_none(shelf: Shelf) -> None:
@@ -725,23 +805,56 @@ def test_reschedule_of_what_does_not_wait_is_none(shelf: Shelf) -> None:
 
 def test_pause_and_resume_are_true_once(shelf: Shelf) -> None:
     row = shelf.add(key="k")
-    assert [shelf.store.pause("k"), shelf.store.pause("k")] == [row, None]
+    assert [same(shelf.store.pause("k"), row), shelf.store.pause("k")] == [True, None]
     assert shelf.counted() == {"paused": 1}
     assert shelf.claim(row) == []
-    assert [shelf.store.resume("k"), shelf.store.resume("k")] == [row, None]
+    assert [same(shelf.store.resume("k"), row), shelf.store.resume("k")] == [True, None]
     assert shelf.counted() == {"scheduled": 1}
-    assert shelf.claim(row) == [row]
+    assert shelf.claimed(row) == [row.id]
     assert [shelf.store.pause("k"), shelf.store.resume("k")] == [None, None]
 
 
 def test_a_row_is_paused_between_attempts(shelf: Shelf) -> None:
     row = shelf.running()
     shelf.store.settle(row, 1, Again(0))
-    assert shelf.store.pause(row.id) is row
+    assert same(shelf.store.pause(row.id), row)
     assert shelf.claim(row) == []
-    assert shelf.store.resume(row.id) is row
-    assert shelf.claim(row) == [row]
-    assert row.attempt == 2
+    assert same(shelf.store.resume(row.id), row)
+    (second,) = shelf.claim(row)
+    assert (second.id, second.attempt) == (row.id, 2)
+
+
+def test_no_move_changes_when_a_job_was_added(shelf: Shelf) -> None:
+    row = shelf.add(delay=30, key="k")
+
+    def created() -> Any:
+        job = shelf.store.get("k")
+        assert job is not None
+        return job.created
+
+    shelf.clock.advance(1)
+    shelf.store.touch("k", None)
+    assert created() == at(0)
+    shelf.store.reschedule("k", 60.0, START + 60)
+    assert created() == at(0)
+    shelf.store.reschedule("k", 1.0, None)
+    assert created() == at(0)
+    (run,) = shelf.claim(row)
+    assert (created(), run.created) == (at(0), 0.0)
+    shelf.store.settle(run, 1, Again(5))
+    assert created() == at(0)
+    shelf.clock.advance(5)
+    (run,) = shelf.claim(row)
+    shelf.store.settle(run, 2, Failed("x"))
+    shelf.store.retry("k")
+    assert created() == at(0)
+
+
+def test_of_a_pause_and_a_claim_exactly_one_succeeds(shelf: Shelf) -> None:
+    for _ in range(100):
+        row = shelf.add()
+        claimed, paused = together(lambda row=row: shelf.claim(row), lambda row=row: shelf.store.pause(row.id))  # type: ignore[misc]
+        assert bool(claimed) != (paused is not None)
 
 
 # --- retry ---
@@ -759,9 +872,9 @@ def test_retry_revives_with_id_key_and_tags_due_now(shelf: Shelf, verdict: Verdi
     assert (job.state, job.job, job.tags, shelf.due("k")) == (State.SCHEDULED, Note("x"), ("t",), 100.0)
     assert shelf.counted() == {"scheduled": 1}
     assert shelf.ids() == [row.id]
-    assert shelf.claim(revived) == [revived]
-    assert revived.attempt == 2
-    assert shelf.store.settle(revived, 2, SUCCEEDED) is State.SUCCEEDED
+    (second,) = shelf.claim(revived)
+    assert (second.id, second.attempt) == (row.id, 2)
+    assert shelf.store.settle(second, 2, SUCCEEDED) is State.SUCCEEDED
     assert shelf.counted() == {"succeeded": 1}
 
 
@@ -781,6 +894,52 @@ def test_retry_where_a_live_row_holds_the_key_is_none_and_changes_nothing(shelf:
     assert shelf.counted() == {"scheduled": 1, "failed": 1}
     shelf.store.cancel("k")
     assert shelf.store.retry(failed.id) is not None
+
+
+def test_retry_counts_as_one_more_that_waits(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(max_pending=1)
+    failed, done = shelf.ended("x", Failed("x")), shelf.ended()
+    waits = shelf.add(delay=5)
+    with pytest.raises(TooManyPending):
+        shelf.store.retry(failed.id)
+    assert [shelf.store.retry(ref) for ref in (done.id, waits.id, 999, "nope")] == [None] * 4, "they could not be retried anyway"
+    shelf.store.cancel(waits.id)
+    assert same(shelf.store.retry(failed.id), failed)
+
+
+def test_a_run_that_was_revived_is_a_new_one(shelf: Shelf) -> None:
+    """What was asked of the last run, and what it said, is not of the next one."""
+    row = shelf.running("x", key="k")
+    shelf.store.cancel("k")
+    context_of(row).log("first")
+    shelf.store.settle(row, 1, Failed("x", "trace"))
+    revived = shelf.store.retry("k")
+    assert revived is not None
+    (second,) = shelf.claim(revived)
+    assert second.run is None
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.cancel_requested, job.ended) == (False, None)
+    assert shelf.store.settle(second, 2, Again(0, "y")) is State.SCHEDULED
+    (third,) = shelf.claim(second)
+    assert shelf.store.settle(third, 3, SUCCEEDED) is State.SUCCEEDED
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.error, job.trace, job.log, job.attempt) == (None, None, (), 3)
+
+
+def test_a_run_that_goes_on_past_its_time_limit_is_not_tried_beside_itself(shelf: Shelf) -> None:
+    """A thread cannot be ended; it was settled as timed out, and hangs still."""
+    row = shelf.running("x", key="k")
+    context_of(row).timed_out = context_of(row).hung = True
+    assert shelf.store.settle(row, 1, Failed("TimedOut")) is State.FAILED
+    assert shelf.store.retry("k") is None
+    assert shelf.store.retry(row.id) is None
+    assert shelf.state("k") is State.FAILED
+    context_of(row).hung = False
+    revived = shelf.store.retry("k")
+    assert same(revived, row)
+    assert shelf.claimed(row) == [row.id]
 
 
 def test_of_several_that_retry_at_once_exactly_one_does(shelf: Shelf) -> None:
@@ -803,40 +962,114 @@ def test_a_retry_at_the_moment_of_the_failure_loses_nothing(shelf: Shelf) -> Non
 
         _, revived = together(lambda row=row: shelf.store.settle(row, 1, Failed("x")), retry)  # type: ignore[misc]
         assert shelf.state(f"k{number}") is State.SCHEDULED
-        assert shelf.claim(revived) == [revived]
+        assert shelf.claimed(revived) == [row.id]
     assert shelf.counted() == {"running": 100}
 
 
 # --- window, reanchor ---
 
 
-def test_the_window_is_what_is_scheduled_and_due_before(shelf: Shelf) -> None:
-    rows = [shelf.add(delay=delay) for delay in (0, 5, 9.9, 10, 1000)]
+def fresh(shelf: Shelf, until: float) -> list[Any]:
+    """What a room that begins now is given, up to that moment."""
+    shelf.store.new_room()
+    return [*shelf.sweep(), *shelf.store.window(until)]
+
+
+def test_a_new_room_is_given_once_what_is_scheduled_and_due_before(shelf: Shelf) -> None:
+    rows = [shelf.add(str(delay), delay) for delay in (0, 5, 9.9, 10, 1000)]
     paused, runs = shelf.add(delay=1), shelf.running()
     shelf.store.pause(paused.id)
     shelf.store.settle(runs, 1, Again(3))
     shelf.ended()
-    assert {entry.due for entry in shelf.store.window(10)} == {0, 5, 9.9, 3}
-    assert len(shelf.store.window(float("inf"))) == 6
-    assert set(shelf.claim(*(entry for entry in shelf.store.window(1)))) == {rows[0]}  # type: ignore[arg-type]
+    given = fresh(shelf, 10)
+    assert sorted((entry.due, entry.id) for entry in given) == [(0, rows[0].id), (3, runs.id), (5, rows[1].id), (9.9, rows[2].id)]
+    assert all((entry.priority, entry.kind and entry.kind.name, entry.place) == (0, "test_stores.note", None) for entry in given)
+    assert len(fresh(shelf, inf)) == 6
+    (now,) = [entry for entry in fresh(shelf, 1) if entry.due <= 0]
+    assert ids_of(shelf.store.claim([now]).rows) == [rows[0].id]
 
 
 def test_reanchor_gives_dates_that_wait_with_their_new_moments(shelf: Shelf) -> None:
-    def at(seconds: float) -> datetime:
-        return datetime.fromtimestamp(START, UTC) + timedelta(seconds=seconds)
-
     dated, passed, paused = shelf.add("dated", at=at(100)), shelf.add("passed", at=at(30)), shelf.add("paused", at=at(100))
     delayed, runs = shelf.add("delayed", 100), shelf.running("runs", at=at(-5))
     shelf.store.pause(paused.id)
+    entries: dict[int, Any] = {entry.id: entry for entry in fresh(shelf, inf)}
+    assert {id: entry.due for id, entry in entries.items()} == {dated.id: 100.0, passed.id: 30.0, delayed.id: 100.0}
     shelf.clock.set_wall(50)
-    moved = shelf.store.reanchor()
-    assert {entry.due for entry in moved} == {50.0, -20.0}
-    assert {row.due for row in (dated, passed)} == {50.0, -20.0}
-    assert (delayed.due, shelf.state(runs.id)) == (100.0, State.RUNNING)
-    assert shelf.claim(passed) == [passed]
-    shelf.store.resume(paused.id)
+    moved: list[Any] = shelf.store.reanchor()
+    assert {entry.id: entry.due for entry in moved} == {dated.id: 50.0, passed.id: -20.0}
+    assert all(entry is entries[entry.id] for entry in moved), "what the room holds already is moved in it"
+    assert (entries[delayed.id].due, shelf.due(dated.id), shelf.state(runs.id)) == (100.0, 100.0, State.RUNNING)
+    assert ids_of(shelf.store.claim([entries[passed.id]]).rows) == [passed.id]
+    resumed = shelf.store.resume(paused.id)
+    assert resumed is not None
+    assert resumed.due == 50.0
     shelf.clock.advance(50)
-    assert shelf.claim(paused) == [paused]
+    assert shelf.claimed(resumed) == [paused.id]
+
+
+def test_a_room_holds_one_entry_for_a_row_and_forgets_it_when_it_is_dropped(shelf: Shelf) -> None:
+    row = shelf.add(delay=5, priority=4)
+    (entry,) = shelf.entries(row)
+    (same_entry,) = shelf.entries(row)
+    assert same_entry is entry
+    assert (entry.due, entry.priority, entry.kind) == (5.0, 4, Note.jobwheel_kind)
+    assert shelf.store.waits(entry)
+    touched = shelf.store.touch(row.id, 50)
+    assert touched is not None
+    assert (touched[1], entry.due) == (False, 50.0), "put off where it is"
+    touched = shelf.store.touch(row.id, 1)
+    assert touched is not None
+    assert (touched[1], shelf.entries(touched[0]), entry.due) == (True, [entry], 1.0)
+    cancelled = shelf.store.cancel(row.id)
+    assert cancelled is not None
+    assert shelf.store.dropped(cancelled) in (entry, None)
+    assert not shelf.store.waits(entry)
+    assert shelf.store.claim([entry]).rows == []
+
+
+def test_an_entry_whose_job_runs_or_has_run_waits_no_more(shelf: Shelf) -> None:
+    row = shelf.add()
+    (entry,) = shelf.entries(row)
+    (run,) = shelf.store.claim([entry]).rows
+    assert not shelf.store.waits(entry)
+    shelf.store.settle(run, 1, Again(5))
+    (again,) = shelf.entries(run)
+    assert (shelf.store.waits(again), again.due) == (True, 5.0)
+    shelf.clock.advance(5)
+    (run,) = shelf.store.claim([again]).rows
+    shelf.store.settle(run, 2, SUCCEEDED)
+    assert not shelf.store.waits(again)
+
+
+def test_a_paused_row_comes_back_to_the_room_when_it_is_resumed(shelf: Shelf) -> None:
+    row = shelf.add(delay=5)
+    (entry,) = shelf.entries(row)
+    paused = shelf.store.pause(row.id)
+    assert paused is not None
+    shelf.store.dropped(paused)
+    shelf.clock.advance(6)
+    claim = shelf.store.claim([entry])
+    assert (claim.rows, claim.later) == ([], [])
+    resumed = shelf.store.resume(row.id)
+    assert resumed is not None
+    (entry,) = shelf.entries(resumed)
+    assert (entry.due, shelf.store.waits(entry)) == (5.0, True)
+    assert ids_of(shelf.store.claim([entry]).rows) == [row.id]
+
+
+def test_the_oldest_overdue_row_is_known_or_not_told(shelf: Shelf) -> None:
+    """A store that only its own process uses need not tell: what is due there is in the dispatcher's hands."""
+    assert shelf.store.overdue() is None
+    shelf.add(delay=50)
+    first, second = shelf.add(delay=5), shelf.add(delay=8)
+    assert shelf.store.overdue() is None
+    shelf.clock.advance(10)
+    assert shelf.store.overdue() == (5.0 if shelf.store.shared else None)
+    shelf.claim(first)
+    assert shelf.store.overdue() == (8.0 if shelf.store.shared else None)
+    shelf.store.pause(second.id)
+    assert shelf.store.overdue() is None
 
 
 # --- find, get, ids ---
@@ -892,8 +1125,9 @@ def test_keyset_pages_give_each_job_once_while_jobs_move(shelf: Shelf, limit: in
     while page:
         seen += [job.id for job in page]
         for row in random.sample(rows, 5):
-            if shelf.claim(row) and random.random() < 0.5:
-                shelf.store.settle(row, row.attempt, SUCCEEDED)
+            for run in shelf.claim(row):
+                if random.random() < 0.5:
+                    shelf.store.settle(run, run.attempt, SUCCEEDED)
         page = shelf.store.find(Query(after=page[-1].id, limit=limit))
     assert seen == [row.id for row in rows]
 
@@ -901,14 +1135,27 @@ def test_keyset_pages_give_each_job_once_while_jobs_move(shelf: Shelf, limit: in
 def test_a_key_finds_the_live_row_and_else_the_latest_ended_one(shelf: Shelf) -> None:
     first = shelf.ended("1", key="k")
     second = shelf.ended("2", Failed("x"), key="k")
-    found = shelf.store.get("k")
-    assert found is not None
-    assert found.id == second.id
+    assert same(shelf.store.get("k"), second)
     third = shelf.add("3", 5, key="k")
-    found = shelf.store.get("k")
-    assert found is not None
-    assert found.id == third.id
+    assert same(shelf.store.get("k"), third)
     assert shelf.ids(key="k") == [first.id, second.id, third.id]
+
+
+def test_a_page_begins_after_the_id_of_the_last_one(shelf: Shelf) -> None:
+    rows = [shelf.add(str(number), 5) for number in range(5)]
+    assert shelf.ids(after=rows[1].id, limit=2) == ids_of(rows[2:4])
+    assert shelf.ids(after=rows[4].id) == []
+    assert shelf.store.ids(Query(after=rows[2].id)) == ids_of(rows[3:])
+
+
+def test_cancelled_ones_are_found_by_id_key_and_state(shelf: Shelf) -> None:
+    row = shelf.add("x", 5, key="k", tags=["t"])
+    shelf.clock.advance(2)
+    shelf.store.cancel("k")
+    job = shelf.store.get("k")
+    assert job is not None
+    assert (job.id, job.state, job.tags, job.ended, job.attempt) == (row.id, State.CANCELLED, ("t",), at(2), 0)
+    assert shelf.store.get(row.id) == job
 
 
 @pytest.fixture
@@ -942,8 +1189,8 @@ def test_a_job_can_be_found_at_every_moment_of_its_end(shelves: Callable[..., Sh
                 if number % 2:
                     shelf.store.cancel(row.id)
                 else:
-                    shelf.claim(row)
-                    shelf.store.settle(row, 1, SUCCEEDED if number % 4 else Failed("x"))
+                    (run,) = shelf.claim(row)
+                    shelf.store.settle(run, 1, SUCCEEDED if number % 4 else Failed("x"))
         finally:
             stop.set()
 
@@ -957,6 +1204,7 @@ def test_a_job_can_be_found_at_every_moment_of_its_end(shelves: Callable[..., Sh
 def test_counts_are_exact_after_every_move(shelf: Shelf) -> None:  # noqa: C901 (a move has many names)
     random = Random(5)
     rows: list[Row] = []
+    runs: dict[int, Row] = {}
     ended: Counter[str] = Counter()
     for _ in range(1200):
         move = random.choice(
@@ -970,15 +1218,16 @@ def test_counts_are_exact_after_every_move(shelf: Shelf) -> None:  # noqa: C901 
             rows.append(held)
             ended["cancelled"] += replaced is not None
         elif move == "claim":
-            shelf.claim(row)
+            runs.update({run.id: run for run in shelf.claim(row)})
         elif move in ("settle", "again"):
             verdict = Again(0) if move == "again" else random.choice([SUCCEEDED, Failed("x"), Missed("x")])
-            state = shelf.store.settle(row, row.attempt, verdict)
+            run = runs.get(row.id, row)
+            state = shelf.store.settle(run, run.attempt, verdict)
             if state is not None and state.ended:
                 ended[state.value] += 1
         elif move == "back":
             was = shelf.state(row.id)
-            if was is State.RUNNING and not shelf.store.hand_back([row]):
+            if was is State.RUNNING and not shelf.store.hand_back([runs[row.id]]):
                 ended["cancelled"] += 1
         elif move == "cancel":
             ended["cancelled"] += shelf.store.cancel(row.id) is not None
@@ -1001,6 +1250,7 @@ def test_history_keeps_the_newest_ended(shelves: Callable[..., Shelf]) -> None:
     shelf = shelves(store={"keep": 20})
     waits = shelf.add(delay=5)
     rows = [shelf.ended(str(number)) for number in range(1000)]
+    shelf.store.sweep(0)
     assert shelf.ids(states=ENDED, limit=1000) == [row.id for row in rows[-20:]]
     assert shelf.store.get(rows[0].id) is None
     assert shelf.counted() == {"scheduled": 1, "succeeded": 1000}
@@ -1019,6 +1269,20 @@ def test_history_forgets_by_age(shelves: Callable[..., Shelf]) -> None:
     assert shelf.counted() == {"failed": 1, "succeeded": 1}
 
 
+def test_what_history_has_forgotten_is_gone_before_anyone_tidies_up(shelves: Callable[..., Shelf]) -> None:
+    shelf = shelves(store={"keep_days": 1})
+    old = shelf.ended("old", Failed("x"), key="k", tags=["t"])
+    shelf.clock.advance(DAY + 1)
+    assert shelf.store.get(old.id) is None
+    assert shelf.store.get("k") is None
+    assert shelf.ids() == shelf.ids(key="k") == shelf.ids(tag="t") == []
+    assert shelf.store.ids(Query()) == shelf.store.ids(Query(states=ENDED)) == shelf.store.ids(Query(key="k")) == []
+    assert shelf.store.retry(old.id) is None
+    assert shelf.store.retry("k") is None
+    shelf.store.sweep(0)
+    assert shelf.counted() == {"failed": 1}
+
+
 def test_no_history_keeps_nothing_and_counts_all(shelves: Callable[..., Shelf]) -> None:
     shelf = shelves(store={"keep": 0})
     shelf.ended()
@@ -1032,9 +1296,20 @@ def test_an_older_ended_row_of_a_key_goes_without_taking_the_newer_one_along(she
     shelf.ended("1", key="k")
     second = shelf.ended("2", key="k")
     shelf.ended("3")
-    found = shelf.store.get("k")
-    assert found is not None
-    assert found.id == second.id
+    shelf.store.sweep(0)
+    assert same(shelf.store.get("k"), second)
+
+
+@pytest.mark.parametrize("order", ["ends", "adds"])
+def test_history_keeps_those_that_ended_last_whenever_they_were_added(shelves: Callable[..., Shelf], order: str) -> None:
+    shelf = shelves(store={"keep": 2})
+    rows = [shelf.running(str(number)) for number in range(5)]
+    order_of_ends = rows[::-1] if order == "ends" else rows
+    for row in order_of_ends:
+        shelf.clock.advance(1)
+        shelf.store.settle(row, 1, SUCCEEDED)
+    shelf.store.sweep(0)
+    assert sorted(shelf.ids()) == sorted(ids_of(order_of_ends[-2:]))
 
 
 # --- max_pending ---
@@ -1061,8 +1336,7 @@ def test_max_pending_counts_what_waits(shelves: Callable[..., Shelf]) -> None:
 def test_at_the_limit_a_key_may_still_be_replaced_or_kept(shelves: Callable[..., Shelf]) -> None:
     shelf = shelves(max_pending=1)
     old = shelf.add("old", 5, key="k")
-    held, _ = shelf.store.add(shelf.row(key="k"), "keep")
-    assert held.id == old.id
+    assert shelf.put(shelf.row(key="k"), "keep") == (old.id, None)
     with pytest.raises(JobExists):
         shelf.store.add(shelf.row(key="k"), "error")
     shelf.add("new", 5, key="k")
@@ -1096,12 +1370,23 @@ def test_max_pending_is_exact_under_several_adders(shelves: Callable[..., Shelf]
     assert shelf.counted() == {"scheduled": 50}
 
 
+def test_a_row_that_waits_for_its_next_attempt_waits_as_others_do(shelves: Callable[..., Shelf]) -> None:
+    """It has been let in before: it comes back whatever waits, and counts."""
+    shelf = shelves(max_pending=1)
+    run = shelf.running()
+    shelf.add(delay=5)
+    assert shelf.store.settle(run, 1, Again(5)) is State.SCHEDULED
+    with pytest.raises(TooManyPending):
+        shelf.store.add(shelf.row(), "replace")
+    assert shelf.counted() == {"scheduled": 2}
+
+
 # --- races of the memory store, one interleaving each ---
 
 
 @pytest.fixture
 def memory() -> Shelf:
-    return Shelf("memory")
+    return Shelf("memory", "unused.db")
 
 
 class Between:
@@ -1170,6 +1455,13 @@ def test_a_cancel_that_sees_the_run_and_not_its_hand_back_cancels_it(memory: She
     assert memory.claim(row) == []
 
 
+def test_a_cancel_frees_the_job_object_at_once(memory: Shelf) -> None:
+    """R46: whatever still refers to the row."""
+    row = memory.add(delay=5)
+    memory.store.cancel(row.id)
+    assert row.job is None
+
+
 # --- the table of states ---
 
 
@@ -1194,14 +1486,14 @@ class Watched(Row):
 
 def test_no_row_ever_moves_but_along_the_table() -> None:
     """For the memory store, whose rows are the truth: a random life of many rows, each move checked as it is made."""
-    shelf = Shelf("memory")
+    shelf = Shelf("memory", "unused.db")
     random = Random(11)
     rows: list[Row] = []
     for _ in range(5000):
         move = random.randrange(12)
         row = random.choice(rows[-40:]) if rows else None
         if move < 3 or row is None:
-            watched = Watched(Note(), shelf.clock.elapsed(), 0.0, random.choice([None, "a", "b"]), 0, None)
+            watched = Watched(Note(), shelf.clock.elapsed(), 0.0, random.choice([None, "a", "b"]), 0, None, Note.jobwheel_kind)
             try:
                 shelf.store.add(watched, random.choice(["replace", "keep", "error"]))
             except JobExists:

@@ -477,7 +477,7 @@ def elsewhere(program: str, *values: object) -> None:
 def test_a_deleted_file_acknowledges_nothing(
     tmp_path: Path, opened: OpenedTimer, wait_until: WaitUntil, caplog: pytest.LogCaptureFixture, runs: list[int]
 ) -> None:
-    """An unlinked file takes writes without an error, so each write looks. What was deleted is gone; a restart begins anew."""
+    """An unlinked file takes writes without an error, so each write looks. What is left of it is not thrown away by a restart."""
     file = tmp_path / "jobs.db"
     timer = opened(**settings(file))
     timer.add_jobs((Note(number), SOON) for number in range(JOBS))
@@ -491,6 +491,10 @@ def test_a_deleted_file_acknowledges_nothing(
     assert sum("the store fails" in record.getMessage() for record in caplog.records) == 1
     assert not file.exists()
     timer.shutdown()
+    with pytest.raises(StoreError, match="is missing, and its newest part"):
+        timer.start()
+    for part in ("-wal", "-shm"):
+        Path(f"{file}{part}").unlink()
     timer.start()
     timer.add_job(Note(7))
     wait_until(lambda: runs == [7])

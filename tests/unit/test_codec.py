@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobwheel import IJob
-from jobwheel.codec import UnreadableData, storable, decode, encode
+from jobwheel.codec import UnreadableData, decode, encode, storable
 from jobwheel.errors import BadType, BadValue
 
 

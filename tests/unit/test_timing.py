@@ -1,8 +1,10 @@
 """When jobs run: whole timers on a manual clock, so that years pass in milliseconds. No test here waits."""
 
+import itertools
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from math import inf, nan
+from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -70,6 +72,18 @@ def scene_of(manual: Any, **settings: Any) -> Scene:
     timer, clock = manual(services=services, **settings)
     services["clock"] = clock
     return Scene(timer, clock, diary)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def manual(request: pytest.FixtureRequest, manual: Any, tmp_path: Path) -> Any:
+    """As ever, on each store: when a job runs does not depend on where it is kept."""
+    made = itertools.count()
+
+    def make(**settings: Any) -> Any:
+        section = {"kind": request.param, "path": f"{tmp_path}/{next(made)}.db", "durability": "process"}
+        return manual(**settings | {"store": section | settings.get("store", {})})
+
+    return make
 
 
 @pytest.fixture
