@@ -24,6 +24,9 @@ LINE_LENGTH = 2000
 class IJob(ABC):
     """A job: a value whose dataclass fields are its data and whose `run` does the work.
 
+    Fields: str, int, float, bool, None, bytes, datetime, date, time, timedelta, UUID, Decimal, Enum, dataclasses, and list, tuple, set,
+    dict of these, annotated with their exact types. Objects of other kinds only with `store.kind: memory`.
+
     Options are keywords of the class statement, inherited by subclasses (but for `kind` and `aliases`):
 
     Args:
@@ -32,7 +35,7 @@ class IJob(ABC):
         retry: a `Retry`; default one attempt.
         timeout: seconds after which a run is marked timed out and `ctx.cancel_requested` is set.
         priority: larger runs first when workers are scarce; default 0.
-        max_running: how many of this kind may run at once in this process.
+        max_running: how many of this kind may run at once in each process; with four web workers four times as many.
         misfire_grace_time: seconds of lateness after which a job is dropped as `missed`; default None: late is not lost.
         on_crash: "rerun" (default) or "interrupt": what becomes of a run that its process did not survive. Kept for stores that
             survive their process; the memory store does not.

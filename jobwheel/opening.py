@@ -25,12 +25,16 @@ def open_timer(config: Config = None, *, services: object = None) -> TimerManage
 
     Args:
         config: a YAML file, or several, later ones over earlier ones; environment variables (JOBWHEEL_STORE__KIND) go over all.
-            None: the built-in default and the environment. A mapping with the form of a file's `jobwheel:` section, or a
-            `Settings`: taken as it is, without the environment.
+            None: the built-in default (SQLite in ./jobwheel.db) and the environment. A mapping with the form of a file's
+            `jobwheel:` section, or a `Settings`: taken as it is, without the environment.
         services: what jobs may ask for by name: a mapping of names to objects, or a dependency-injector container.
 
+    A relative `store.path` counts from the working directory of this moment. The file is opened at the first use: what is wrong with it is
+    a StoreError there, and not here.
+
     Raises:
-        SettingsError: the configuration cannot be used; every problem, one a line.
+        SettingsError: the configuration cannot be used; every problem of the settings, one a line, or if there is none, of the modules in
+            `jobs` and the packages that are missing.
         BadType: `config` or `services` is nothing of the above.
     """
     settings = read_settings(config)

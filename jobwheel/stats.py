@@ -1,10 +1,14 @@
-"""What a timer says of itself: `Stats` in numbers, `Health` in problems. Immutable; taken at one moment."""
+"""What a timer says of itself: `Stats` in numbers, `Health` in problems. Immutable; taken one number after the other."""
 
 import msgspec
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Counts. The ended ones count since the store was made (the file; in memory the timer), whether history keeps them or not."""
+    """Counts. The ended ones count since the store was made (the file; in memory the timer), whether history keeps them or not.
+
+    Those of jobs are of the store, and so of all processes that share it; from `overdue` on they are of this process alone. They are read
+    one after the other while jobs go on, so they need not add up.
+    """
 
     scheduled: int = 0
     paused: int = 0

@@ -5,7 +5,9 @@
     clock.advance(899)      # nothing
     clock.advance(1)        # runs it, here and now
 
-The code path is that of production (checks, store, wheel, claim, runner, settle); only the threads are missing, and the time.
+The code path is that of production (checks, store, wheel, claim, runner, settle), but for the threads, the time, and the store: it is the
+memory store, which takes objects of any kind. `manual_timer(store={"kind": "sqlite", "path": tmp_path / "jobs.db"})` also tells what a
+file cannot hold.
 """
 
 from collections.abc import Callable, Mapping

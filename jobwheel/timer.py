@@ -49,6 +49,10 @@ class TimerManager:
 
     Make it with `jobwheel.open_timer`. Adding, cancelling and asking work on a timer that was never started; jobs run only while
     it is started. A context manager: entering starts it, leaving shuts it down.
+
+    Every call that needs the store, `start` too, may raise `StoreError` when the store fails; nothing was changed then (but where a disk
+    fails in the middle of a sync: docs/guarantees.md). Only `cancel_all` and `run_now` are done in steps, and those before the failure
+    stand. `health`, `on` and `shutdown` do not raise it.
     """
 
     def __init__(self, parts: Parts, settings: Settings, *, services: object = None, inline_events: bool = False) -> None:
@@ -97,7 +101,8 @@ class TimerManager:
 
         Returns:
             A picture of the job that now holds: the new one, or the old one with "keep". With `after_commit` a picture of what will be:
-            its id is 0, since the store gives the id at the commit; by its key the job is found then, and not before.
+            its id is 0, since the store gives the id at the commit; by its key the job is found then, and not before (an ended one of
+            that key may be).
 
         Raises:
             BadValue (a ValueError), BadType (a TypeError), UsageError: an argument is wrong; nothing was added.
@@ -257,7 +262,10 @@ class TimerManager:
         return True
 
     def pause_all(self) -> None:
-        """Nothing is started any more until `resume_all`; what falls due waits. Running jobs go on."""
+        """Nothing is started in this process until `resume_all`; what falls due waits here. Running jobs go on.
+
+        Other processes on the same file go on, and run what is due.
+        """
         self._use().set_paused(True)
 
     def resume_all(self) -> None:
@@ -288,7 +296,7 @@ class TimerManager:
         return self._use().store.find(query(state, kind, tag, key, text, after, limit))
 
     def wait(self, ref: Ref, timeout: float | None = None) -> ScheduledJob:
-        """Waits until the job has ended and gives its last picture.
+        """Waits until the job has ended and gives its last picture; if another process ends it, within about a second of that.
 
         Raises:
             WaitTimeout (a TimeoutError): it has not ended within `timeout` seconds.
@@ -324,7 +332,7 @@ class TimerManager:
             ended.wait(left)
 
     def stats(self) -> Stats:
-        """Counts, at one moment; costs the same whatever waits."""
+        """Counts, taken one after the other: those of the store, of all processes, and those of this process; see `Stats`."""
         life = self._use()
         counts = life.store.counts()
         ended = {state.value: count for state, count in counts.ended.items()}
@@ -343,7 +351,10 @@ class TimerManager:
         return self._use().health(self._elapsed(), self._hub.dropped)
 
     def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
-        """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own."""
+        """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own.
+
+        It hears of what this process adds, cancels and runs; what other processes on the same file do, it does not hear.
+        """
         if not (isinstance(event_type, type) and issubclass(event_type, Event)):
             raise BadType(f"on({event_type!r}, ...): a class of jobwheel.events, for example events.JobFailed, or events.Event for all")
         if not callable(listener):
