@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from jobwheel.after_commit import call_after_commit
 from jobwheel.delay import seconds
-from jobwheel.errors import BadType, BadValue, UsageError, WaitTimeout
+from jobwheel.errors import BadType, BadValue, StoreError, UsageError, WaitTimeout
 from jobwheel.events import Event, Hub, JobAdded, JobCancelled
 from jobwheel.job import IJob
 from jobwheel.kind import registered_kinds
@@ -348,7 +348,10 @@ class TimerManager:
 
     def health(self) -> Health:
         """Whether the timer does its work; `problems` says in words what is wrong."""
-        return self._use().health(self._elapsed(), self._hub.dropped)
+        try:
+            return self._use().health(self._elapsed(), self._hub.dropped)
+        except StoreError as error:  # in a forked child, which would start here
+            return Health((f"the store fails: {error}",))
 
     def on(self, event_type: type[E], listener: Callable[[E], object]) -> None:
         """From now on `listener` is called with each event of this type and its subtypes, on a thread of the listeners' own.

@@ -59,7 +59,7 @@ def reserve(
     try:
         return orders.reserve(departure_id, customer, seat_id, limit)
     except JobwheelError as error:
-        log.exception("an order could not be given its time limit; it is taken back")
+        log.error("an order could not be given its time limit, so it is taken back: %s", error)
         rearming.again()  # in case taking back fails as well
         for order in made:
             orders.take_back(order.id)
@@ -70,8 +70,8 @@ def release(timer: TimerManager, order_id: int) -> None:
     """Takes the time limit of an ended order away. A failure is only logged: the job would find the order ended and do nothing."""
     try:
         timer.cancel(timer_key(order_id))
-    except JobwheelError:
-        log.warning("the job of order %d could not be cancelled; it will find the order ended", order_id, exc_info=True)
+    except JobwheelError as error:
+        log.warning("the job of order %d could not be cancelled; it will find the order ended: %s", order_id, error)
 
 
 def rearm(timer: TimerManager, orders: OrderService) -> int:
@@ -115,7 +115,7 @@ class Rearming:
                 found = rearm(timer, orders)
                 self._done = wish
                 if found:
-                    log.info("%d unpaid orders have their time limit", found)
+                    log.info("%d unpaid orders found; each has its time limit", found)
 
     def again(self) -> None:
         """Lets the next request do it once more."""

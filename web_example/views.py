@@ -37,12 +37,17 @@ shop.after_app_request(add_headers)
 def rearm_first(
     timer: TimerManager = Provide["timer"], orders: OrderService = Provide["orders"], rearming: Rearming = Provide["rearming"]
 ) -> None:
-    """Reservations that a dying process left without a time limit have one before anything is shown."""
-    if request.endpoint != "static":
-        try:
-            rearming.once(timer, orders)
-        except JobwheelError as error:
-            log.exception("the unpaid orders could not be given their time limits")
+    """Reservations that a dying process left without a time limit have one before anything is shown.
+
+    While the timer's file fails, nothing can be ordered. All else goes on: the rows decide, and paying needs no timer.
+    """
+    if request.endpoint == "static":
+        return
+    try:
+        rearming.once(timer, orders)
+    except JobwheelError as error:
+        log.error("the unpaid orders could not be given their time limits: %s", error)
+        if request.endpoint == "shop.order_seat":
             raise CannotHold from error
 
 

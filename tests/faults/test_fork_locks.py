@@ -132,3 +132,26 @@ def test_a_child_of_a_fork_that_python_was_not_told_of_is_refused_and_the_parent
     )
     assert "lazy-apps" in said
     assert keys(tmp_path / "jobs.db") == {"parent:0", "parent:1"}
+
+
+def test_a_fork_while_the_file_is_away_ends_nothing_for_good(tmp_path: Path) -> None:
+    said = run(
+        tmp_path / "jobs.db",
+        """
+        os.rename(path, path + ".away")
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        try:
+            timer.add_job(Note(1), 3600)
+        except StoreError as error:
+            print(error)
+        print(timer.health().problems[0])
+        os.rename(path + ".away", path)
+        timer.add_job(Note(1), 3600, key="parent:1")
+        print(timer.health().problems)
+        """,
+    )
+    assert [line.startswith("the store fails") or "deleted or replaced" in line for line in said.splitlines()] == [True, True, False]
+    assert keys(tmp_path / "jobs.db") == {"parent:0", "parent:1"}

@@ -369,17 +369,30 @@ def test_an_order_whose_process_died_before_its_job_was_added_gets_one_and_the_o
     after.close()
 
 
-def test_while_no_limit_can_be_given_the_pages_say_so_and_no_order_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_no_limit_can_be_given_nothing_can_be_ordered_all_else_goes_on_and_no_order_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     before = Shop(tmp_path)
-    before.orders.reserve(departure_of(before.app.test_client(), "QC 24"), "ada")
+    customer = before.app.test_client()
+    mine = order(customer)
+    cookie = customer.get_cookie("shop_customer")
+    assert cookie is not None
+    departure = departure_of(customer, "QC 24")
+    before.orders.reserve(departure, "ada")
     before.close()
     after = Shop(tmp_path, after=5)
-    visitor = after.app.test_client()
+    returning = after.app.test_client()
+    returning.set_cookie("shop_customer", cookie.value)
+    caplog.clear()
     with broken(after.timer, monkeypatch, "add_jobs"):
-        for _ in range(2):
-            assert_refused(visitor.get("/"), 503, "try again in a minute")
+        assert returning.get("/").status_code == 200
+        assert states(returning) == {mine: "reserved"}
+        assert post(returning, f"/orders/{mine}/pay").status_code == 303
+        assert_refused(post(returning, f"/departures/{departure}/orders", seat=""), 503, "try again in a minute")
+    assert states(returning) == {mine: "paid"}
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("ERROR", None)] * 4
+    assert "the disk is full" in caplog.text
     assert len(after.orders.reserved()) == 1
-    assert visitor.get("/").status_code == 200
     after.pass_by(15)
     assert after.orders.reserved() == []
     after.close()

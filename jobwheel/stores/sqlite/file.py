@@ -74,6 +74,8 @@ class StoreFile:
         self.closed = False
         self.parted = False
         """The connections are closed for a fork."""
+        self._apart = False
+        """They could not be opened again after it, since the file was away."""
         self._fork_turn = False
         self._fork_holds: list[Any] = []
         self._wal: int | None = None
@@ -369,8 +371,9 @@ class StoreFile:
 
     def read(self, statement: str, values: Values = ()) -> list[Record]:
         """All rows of a query."""
+        self._check_use()
         with self._reading:
-            self._check_use()
+            self._check_use()  # again, since a shutdown may have come in between
             try:
                 return self._reader.execute(statement, values).fetchall()
             except sqlite3.Error as error:
@@ -399,6 +402,11 @@ class StoreFile:
         )
 
     def _check_use(self) -> None:
+        if self._apart:
+            with self._inside, self._reading:
+                self._connect_again()
+                if self._apart:
+                    raise self._gone(self.path)
         if self.closed:
             raise Closed(f"{self.path} was closed by this process")
         if self.broken:
@@ -464,8 +472,9 @@ class StoreFile:
                 lock.release()
 
     def _connect_again(self) -> None:
-        if not self._in_place():
-            return  # the next use tells
+        self._apart = not self._in_place()
+        if self._apart:
+            return  # the next use tells, or connects
         self._writer, self._reader = self._connection(), self._connection()
         self._full, self._wal = True, None
         self._writer.execute("PRAGMA synchronous = FULL")
