@@ -17,6 +17,8 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, Self
 
+import pytest
+
 SIGNAL, ALARM = signal.SIGUSR1, signal.SIGUSR2
 LIMIT = 15.0
 """Seconds after which a call that was interrupted waits for ever."""
@@ -76,6 +78,8 @@ def at_each_point(
 
     `expected`: what `work` may raise.
     """
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("where CPython looks for signals is known to this test for 3.11 alone")
     number, there = 0, True
     while there:
         number += 1
