@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 import planted
-from checker import Report, check
+from checker import Report, check, judge_output
 from eventlog import PARENT, EventLog, read
 
 HERE = Path(__file__).parent
@@ -133,7 +133,10 @@ class Campaign:
                 child.process.wait()
             self.log.close()
             self.said.close()
-        return check(read(self.events), store_errors=bool(self.plan.stops))
+        report = check(read(self.events), store_errors=bool(self.plan.stops))
+        if self.plan.mutant is None:  # a planted fault may speak of itself
+            report.violations += judge_output((self.folder / "said").read_text(errors="replace"), store_errors=bool(self.plan.stops))
+        return report
 
     # --- what happens to the processes ---
 

@@ -16,6 +16,8 @@ INTERRUPTS = "faults.once"
 """The kind with on_crash="interrupt"."""
 EARLY = 0.005
 """Seconds by which a start may seem early: a due moment on the wall clock is written down on the other clock."""
+TOO_LONG = "has held the right to write for too long"
+"""What a StoreError says where a writer was stopped: the only one that passes there."""
 NEVER = 1 << 62
 LIVE = frozenset({"scheduled", "paused", "running", "unresolvable"})
 
@@ -149,8 +151,17 @@ class Report:
 
 
 def check(lines: Sequence[Line], *, store_errors: bool = False) -> Report:
-    """Every promise, held against these events. `store_errors`: a call may raise StoreError (a writer may have been stopped)."""
+    """Every promise, held against these events. `store_errors`: a call may raise StoreError for a writer that was stopped (`TOO_LONG`)."""
     return _Events(lines, store_errors).report
+
+
+def judge_output(text: str, *, store_errors: bool = False) -> list[Violation]:
+    """What no process should have said: a traceback, or a line of level ERROR. `store_errors`: as for `check`."""
+
+    def wrong(line: str) -> bool:
+        return line.startswith("Traceback (") or (" ERROR " in line and not (store_errors and TOO_LONG in line))
+
+    return [Violation("said", line[:300]) for line in text.splitlines() if wrong(line)]
 
 
 class _Events:
@@ -218,7 +229,7 @@ class _Events:
         call.answered, call.error = line.place, error
         if error.startswith("StoreError"):
             self.report.store_errors += 1
-            if self._store_errors:
+            if self._store_errors and TOO_LONG in error:
                 return
         self._found("raised", f"{call.what}{call.args!r:.80} of process {line.process} raised {error}")
 

@@ -306,7 +306,7 @@ def drain(timer: TimerManager, orders: Orders) -> None:
 def main() -> None:
     global log  # noqa: PLW0603 (jobs are values and know nothing but their fields)
     orders = msgspec.json.decode(sys.argv[1], type=Orders)
-    logging.basicConfig(level=logging.WARNING, format=f"{orders.process} %(asctime)s %(threadName)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format=f"{orders.process} %(asctime)s %(levelname)s %(threadName)s %(name)s %(message)s")
     log = EventLog(Path(orders.log), orders.process)
     log("up")
     if orders.mutant is not None:

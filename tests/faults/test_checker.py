@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checker import Report, check
+from checker import Report, check, judge_output
 from eventlog import EventLog, Line, read
 
 At = tuple[Any, ...]
@@ -172,12 +172,46 @@ def test_what_is_right_passes(story: str) -> None:
     assert not report.violations, report
 
 
+STOPPED = "StoreError: jobs.db: process 4711 has held the right to write for too long: it hangs, is stopped, or its disk is slow"
+
+
 def test_a_store_error_passes_only_where_a_writer_may_have_been_stopped() -> None:
-    story = (asks(1), ("raised", 1, 1, "StoreError: process 4711 holds the lock"))
+    story = (asks(1), ("raised", 1, 1, STOPPED))
     assert judged(*story).sorts == {"raised": 1}
     report = judged(*story, store_errors=True)
     assert not report.violations
     assert report.store_errors == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "StoreError: jobs.db is damaged (SQLITE_CORRUPT)",
+        "StoreError: jobs.db was deleted or replaced while the store's file was in use",
+        "StoreError: jobs.db: database is locked (SQLITE_BUSY); this is unexpected: please report it",
+        STOPPED.replace("StoreError", "OperationalError"),
+    ],
+)
+def test_a_stopped_writer_excuses_no_other_error(error: str) -> None:
+    assert judged(asks(1), ("raised", 1, 1, error), store_errors=True).sorts == {"raised": 1}
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["without stops", "with stops"])
+@pytest.mark.parametrize(
+    ("text", "found", "found_with_stops"),
+    [
+        ("", 0, 0),
+        ("3 2026-01-01 10:00:00,000 WARNING worker-1 jobwheel a run was given up\n", 0, 0),
+        ("3 2026-01-01 10:00:00,000 ERROR keeper jobwheel the store fails: it is gone\n", 1, 1),
+        (f"3 2026-01-01 10:00:00,000 ERROR keeper jobwheel the store fails: {STOPPED}\n", 1, 0),
+        ("Exception in thread caller-1:\nTraceback (most recent call last):\n  File ...\nKeyError: 'ERROR'\n", 1, 1),
+        ("3 2026-01-01 10:00:00,000 WARNING jobwheel ERR", 0, 0),
+    ],
+    ids=["nothing", "a warning", "an error", "a stopped writer", "a traceback", "a line that a kill cut short"],
+)
+def test_what_the_processes_said_is_judged_too(text: str, found: int, found_with_stops: int, stops: bool) -> None:
+    violations = judge_output(text, store_errors=stops)
+    assert [violation.sort for violation in violations] == ["said"] * (found_with_stops if stops else found)
 
 
 def test_the_report_counts_what_happened() -> None:
