@@ -115,7 +115,9 @@ class Dispatcher:
         self.on_low: Callable[[], None] = lambda: None
         """Called when more overdue entries are wanted."""
         self._settling = threading.Lock()  # held while a batch of verdicts is written, by `acquire(blocking=False)` only
-        self._verdicts: deque[tuple[Row, int, Verdict]] = deque()  # of a store on disk, until one thread writes them down together
+        self._verdicts: deque[tuple[Row, int, Verdict]] = (
+            deque()
+        )  # to be written down: those of a store on disk, by one thread for all, and what a store could not take
         self._failing: set[str] = set()  # which ways to the store fail; a set operation is atomic
         self._held = Held(store.waits)
         self._pumping = threading.Lock()  # held while claiming and handing over, by `acquire(blocking=False)` only, but for `stop`
@@ -128,7 +130,6 @@ class Dispatcher:
         self._alarms = 0  # on their way through the room
         self._alarm_lock = threading.RLock()  # guards the counts _alarms and _ends, for a few instructions
         self._soon: deque[Entry] = deque()  # due, and to be claimed again when the next alarm comes
-        self._unsettled: deque[tuple[Row, int, Verdict]] = deque()  # verdicts that the store could not take yet
         self._wait = FIRST_WAIT
         self.store_error: str | None = None
         """Why the store does not take claims or verdicts now."""
@@ -172,33 +173,21 @@ class Dispatcher:
             self.backlog.push(soon)
         self.settle_left()
 
-    def settle_left(self, patience: float = PATIENCE) -> None:
-        """Tries again to write down the verdicts that the store could not take."""
-        if self._store.durable:
-            self._settle(patience)
-            return
-        for _ in range(len(self._unsettled)):
-            try:
-                self.done(*self._unsettled.popleft())
-            except IndexError:  # another thread is at it as well
-                return
-
     def settle_all(self, timeout: float) -> list[Row]:
         """Writes down what is left, trying for so many seconds; the rows whose verdicts the store has not taken."""
         deadline = time.monotonic() + timeout
         self.settle_left(max(TRY_EACH, timeout))
-        while (left := [*self._verdicts, *self._unsettled]) and time.monotonic() < deadline:
+        while (left := list(self._verdicts)) and time.monotonic() < deadline:
             time.sleep(min(TRY_EACH, max(0.0, deadline - time.monotonic())))
             self.settle_left(max(TRY_EACH, deadline - time.monotonic()))
         return [row for row, _, _ in left]
 
     def take_over(self, other: Dispatcher) -> None:
         """From now on the verdicts that another session could not write down are this one's to write."""
-        for queue, mine in ((other._verdicts, self._verdicts), (other._unsettled, self._unsettled)):
-            with suppress(IndexError):
-                while True:
-                    mine.append(queue.popleft())
-        if self._verdicts or self._unsettled:
+        with suppress(IndexError):
+            while True:
+                self._verdicts.append(other._verdicts.popleft())
+        if self._verdicts:
             self.poke()
 
     def add_overdue(self, entries: list[Entry], more: bool) -> None:
@@ -344,17 +333,17 @@ class Dispatcher:
         """Settles a run; see `Desk`."""
         if self._store.durable:
             self._verdicts.append((row, attempt, verdict))
-            self._settle()
+            self.settle_left()
             return
         try:
             state = self._store.settle(row, attempt, verdict)
         except Exception as error:
-            self._unsettled.append((row, attempt, verdict))
+            self._verdicts.append((row, attempt, verdict))
             self._store_failed(error)
             return
         self._settled(row, state)
 
-    def _settle(self, patience: float = PATIENCE) -> None:
+    def settle_left(self, patience: float = PATIENCE) -> None:
         """Writes verdicts down in batches: those that come while one is being written are the next, and their threads do not wait for it.
 
         As with the pump: whoever writes looks again after letting go of the lock, and so sees what another one brought and left to him.

@@ -47,7 +47,11 @@ read, write = os.pipe()
 def run(path: Path, body: str) -> str:
     """What the program says, which both processes may add to."""
     done = subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(body), str(path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + textwrap.dedent(body), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.stderr == ""
     return done.stdout
@@ -102,7 +106,9 @@ def test_what_a_child_has_acknowledged_outlives_its_parent_and_whoever_closes_th
         os._exit(0)
         """
     program = subprocess.Popen(
-        [sys.executable, "-c", HEAD + textwrap.dedent(body), str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + textwrap.dedent(body), str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     program.communicate(timeout=30)
     for _ in range(3):
@@ -154,4 +160,63 @@ def test_a_fork_while_the_file_is_away_ends_nothing_for_good(tmp_path: Path) -> 
         """,
     )
     assert [line.startswith("the store fails") or "deleted or replaced" in line for line in said.splitlines()] == [True, True, False]
+    assert keys(tmp_path / "jobs.db") == {"parent:0", "parent:1"}
+
+
+def test_a_child_that_was_forked_while_sqlite_hung_is_told_so_and_the_parent_goes_on(tmp_path: Path) -> None:
+    said = run(
+        tmp_path / "jobs.db",
+        """
+        import sqlite3, threading
+        from jobwheel.stores.sqlite import file as file_room
+        file_room.FORK_PATIENCE = 0.2
+        foreign = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        foreign.execute("BEGIN IMMEDIATE")
+        inside = threading.Thread(target=lambda: timer.add_job(Note(1), 3600, key="parent:1"))
+        inside.start()
+        file = timer._life.store._open
+        while file._inside.acquire(blocking=False):
+            file._inside.release()
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            try:
+                timer.add_job(Note(1), 3600, key="child:1")
+            except StoreError as error:
+                os.write(write, str(error).encode())
+            os._exit(0)
+        foreign.execute("ROLLBACK")
+        foreign.close()
+        inside.join()
+        os.waitpid(child, 0)
+        print(os.read(read, 1000).decode())
+        """,
+    )
+    assert "inside SQLite" in said
+    assert "lazy-apps" not in said
+    assert keys(tmp_path / "jobs.db") == {"parent:0", "parent:1"}
+
+
+def test_a_parent_that_has_no_descriptors_left_after_a_fork_goes_on_when_it_has_some(tmp_path: Path) -> None:
+    said = run(
+        tmp_path / "jobs.db",
+        """
+        from jobwheel.stores.sqlite import file as file_room
+        connect, file = file_room.StoreFile._connection, timer._life.store._open
+        def refuse(self):
+            raise OSError(24, "Too many open files", path)
+        file_room.StoreFile._connection = refuse
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        try:
+            timer.add_job(Note(1), 3600)
+        except StoreError as error:
+            print(error)
+        file_room.StoreFile._connection = connect
+        timer.add_job(Note(1), 3600, key="parent:1")
+        """,
+    )
+    assert "Too many open files" in said
     assert keys(tmp_path / "jobs.db") == {"parent:0", "parent:1"}

@@ -750,7 +750,7 @@ def test_a_child_of_a_server_that_forks_without_python_is_told_what_to_do(
 ) -> None:
     """Such a child has the parent's connections and its register, and SQLite would take the parent's locks for its own."""
     monkeypatch.setattr(file, "pid", os.getpid() - 1)
-    monkeypatch.setattr(file_room, "_inherited", set())
+    monkeypatch.setattr(file_room, "_inherited", {})
     for _ in range(2):
         with pytest.raises(StoreError, match="lazy-apps"):
             open_file(place)

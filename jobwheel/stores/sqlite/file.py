@@ -2,12 +2,12 @@
 
 Promises: everything that writes (checkpoints, opening and closing too) is done under byte 0 of the lock file, so processes take turns
 and none starves; a wait for another process ends at its deadline with a `StoreError` that names it; nothing is acknowledged by a file
-that was deleted or replaced meanwhile; a fork neither uses, nor closes, nor damages what the parent has open.
+that was deleted or replaced meanwhile; over a fork nothing of SQLite is open, so that parent and child have each their own.
 Relies on: a local file system with POSIX locks.
 
 Locks, in the order in which they are taken: `_writing` (one thread of this process writes), byte 0 (of all processes), `_inside` (held
-while SQLite works on the writing connection). `_reading` is held alone. A fork waits for `_inside` and `_reading`, so that no thread is in
-the middle of SQLite's own mutexes, which the child could never have; it does not wait for other processes.
+while SQLite works on the writing connection), `_reading` (the same for the reading one; a read takes it alone). A fork takes them all, for
+a limited time: no thread may be in the middle of SQLite's own mutexes, which the child could never have, and no connection may be open.
 
 Reads have a connection of their own: an open cursor on the writing one would make a write fail at once with SQLITE_BUSY_SNAPSHOT.
 
@@ -75,7 +75,9 @@ class StoreFile:
         self.parted = False
         """The connections are closed for a fork."""
         self._apart = False
-        """They could not be opened again after it, since the file was away."""
+        """They could not be opened again after it: the file was away, say."""
+        self.fork_was_seen = False
+        """The hook before the fork has run."""
         self._fork_turn = False
         self._fork_holds: list[Any] = []
         self._wal: int | None = None
@@ -404,7 +406,11 @@ class StoreFile:
     def _check_use(self) -> None:
         if self._apart:
             with self._inside, self._reading:
-                self._connect_again()
+                try:
+                    self._connect_again()
+                except (sqlite3.Error, OSError) as error:
+                    self._apart = True
+                    raise told(self.path, error) from error
                 if self._apart:
                     raise self._gone(self.path)
         if self.closed:
@@ -447,6 +453,7 @@ class StoreFile:
         """
         held = [lock for lock in (self._writing, self._inside, self._reading) if lock.acquire(timeout=FORK_PATIENCE)]
         self._fork_holds = held
+        self.fork_was_seen = True
         if self.closed or self._busy or self._inside not in held or self._reading not in held:
             return
         with contextlib.suppress(sqlite3.Error, StoreError, OSError):
@@ -461,10 +468,10 @@ class StoreFile:
         try:
             if self.parted:
                 self._connect_again()
-        except (sqlite3.Error, OSError) as error:
-            self.broken = str(told(self.path, error))
+        except (sqlite3.Error, OSError):
+            self._apart = True  # the next use tries again, and tells
         finally:
-            self.parted = False
+            self.parted = self.fork_was_seen = False
             if self._fork_turn:
                 self._locks.unlock()
             self._fork_turn = False
@@ -475,11 +482,13 @@ class StoreFile:
         self._apart = not self._in_place()
         if self._apart:
             return  # the next use tells, or connects
-        self._writer, self._reader = self._connection(), self._connection()
-        self._full, self._wal = True, None
-        self._writer.execute("PRAGMA synchronous = FULL")
-        self._writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint}")
-        self._reader.execute("PRAGMA query_only = ON")
+        with contextlib.ExitStack() as opened:
+            writer, reader = (opened.enter_context(contextlib.closing(self._connection())) for _ in range(2))
+            writer.execute("PRAGMA synchronous = FULL")
+            writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint}")
+            reader.execute("PRAGMA query_only = ON")
+            opened.pop_all()
+        self._writer, self._reader, self._full, self._wal = writer, reader, True, None
 
     def abandon(self) -> None:
         """It is kept for ever: in the child of a fork, where it is the parent's, or at the end of a process where something runs on."""
@@ -531,8 +540,8 @@ def _patiently(work: Callable[[], None]) -> None:
 _files: dict[str, StoreFile] = {}
 _registry = threading.RLock()  # guards _files and each file's `users`
 _abandoned: list[StoreFile] = []
-_inherited: set[str] = set()
-"""Paths of files that a parent had open at a fork whose hooks did not run: this process can never have locks of its own on them."""
+_inherited: dict[str, str] = {}
+"""Paths of files that a parent had open over a fork, and why: this process can never have locks of its own on them."""
 
 
 def open_file(path: str, checkpoint: int = 1000) -> StoreFile:
@@ -552,10 +561,7 @@ def open_file(path: str, checkpoint: int = 1000) -> StoreFile:
             _leave_to_parent(path, _files.pop(path))
             file = None
         if path in _inherited:
-            raise StoreError(
-                f"{path} was open when this process was forked by a server that does not run Python's fork hooks, and SQLite cannot be "
-                f"used in such a child: let the server load the application after the fork (uWSGI: lazy-apps = true)"
-            )
+            raise StoreError(f"{path} was open when this process was forked, and SQLite cannot be used in such a child: {_inherited[path]}")
         if file is None:
             file = _files[path] = StoreFile(path, checkpoint)
         file.users += 1
@@ -599,9 +605,19 @@ def _after_fork_in_child() -> None:
     _files.clear()
 
 
+UNSEEN_FORK = (
+    "the server does not run Python's hook before a fork, which closes it; let it load the application after the fork "
+    "(uWSGI: lazy-apps = true)"
+)
+HUNG_FORK = (
+    f"a thread has been inside SQLite for over {FORK_PATIENCE:g} s, waiting for a disk or for another program, so it could not be "
+    f"closed; fork again"
+)
+
+
 def _leave_to_parent(path: str, file: StoreFile) -> None:
     if not (file.parted or file.closed):
-        _inherited.add(path)
+        _inherited[path] = HUNG_FORK if file.fork_was_seen else UNSEEN_FORK
     file.abandon()
 
 

@@ -147,7 +147,7 @@ class SqliteStore(Store):
 
     @property
     def _asked(self) -> Asking:
-        self._file  # noqa: B018 (opens it, and what is known of it begins anew)
+        self.open()  # with it what is known of the file begins anew
         return self._asking
 
     # --- adding ---

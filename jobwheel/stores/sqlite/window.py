@@ -47,8 +47,6 @@ PARKED = f"""
 SELECT id, basis, due, priority, kind FROM job
 WHERE state = {schema.PARKED} AND id > ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
 """
-
-
 ALIVE = f"SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?)) AND +state IN ({schema.SCHEDULED}, {schema.PARKED})"
 
 _due = attrgetter("due")
@@ -147,9 +145,10 @@ class Window:
             more = self._read_overdue(file, basis, limit - AHEAD, want, known, late) or more
         parked, after = self._look_at_parked(file, known)
         self.more, self._parked_after = more, after
-        tickets = self._all_new(late)
-        tickets.sort(key=_due)  # of several bases
-        return self._all_new(now + parked), tickets
+        entries = self._all_new(now + parked)  # first: a row that was read both ways is none of the backlog
+        overdue = self._all_new(late)
+        overdue.sort(key=_due)  # of several bases
+        return entries, overdue
 
     def _read_overdue(self, file: StoreFile, basis: int, limit: int, want: int, known: str, found: list[Found]) -> bool:
         """Adds to `found` from where the last sweep stopped; True if there is more, and enough for now."""
