@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from jobwheel.errors import BadType, UsageError
-from jobwheel.kind import Kind, OnCrash, Options, Overlap, read_call, register
+from jobwheel.kind import CatchUp, Isolation, Kind, OnCrash, Options, Overlap, read_call, register
 from jobwheel.retry import Retry
 from jobwheel.row import Row
 from jobwheel.verdict import Verdict
@@ -39,7 +39,13 @@ class IJob(ABC):
         misfire_grace_time: seconds of lateness after which a job is dropped as `missed`; default None: late is not lost.
         on_crash: "rerun" (default) or "interrupt": what becomes of a run that its process did not survive. Kept for stores that
             survive their process; the memory store does not.
-        overlap: for recurring jobs, which come with a later version: "skip" (default), "queue" or "parallel".
+        overlap: for recurring jobs, when a run is due while the one before goes on: "skip" (default) it, "queue" one run that starts when
+            that one has ended, or let them run in "parallel".
+        catch_up: for recurring jobs, after a gap in which runs were missed: "coalesce" (default) runs once for all of them; "skip" goes on
+            with the next one that is due; a number makes up for the latest so many, one after the other. With "skip" a run counts as
+            missed when it could start only `misfire_grace_time` (default: one second) after its due moment.
+        isolation: "process": each run is in a child process, which is killed at the time limit, so that a hang or a crash of native code
+            costs one run; "thread": never; default: as the setting `workers.engine` says.
 
     `run` takes nothing or a first parameter for the `JobContext`, and keyword-only parameters, each a service looked up by
     name when the job runs. It may be `async def`. What it returns is kept as the job's result.
@@ -62,6 +68,8 @@ class IJob(ABC):
         misfire_grace_time: float | None = None,
         on_crash: OnCrash | None = None,
         overlap: Overlap | None = None,
+        catch_up: CatchUp | None = None,
+        isolation: Isolation | None = None,
         **rest: Any,
     ) -> None:
         try:
@@ -73,6 +81,7 @@ class IJob(ABC):
         given = {
             "retry": retry, "timeout": timeout, "priority": priority, "max_running": max_running,
             "misfire_grace_time": misfire_grace_time, "on_crash": on_crash, "overlap": overlap,
+            "catch_up": catch_up, "isolation": isolation,
         }  # fmt: skip
         given = {name: value for name, value in given.items() if value is not None}
         before: Kind | None = getattr(cls, "jobwheel_kind", None)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OnCrash = Literal["rerun", "interrupt"]
 Overlap = Literal["skip", "queue", "parallel"]
+CatchUp = Literal["coalesce", "skip"] | int
+Isolation = Literal["thread", "process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Options:
     misfire_grace_time: float | None = None
     on_crash: OnCrash = "rerun"
     overlap: Overlap = "skip"
+    catch_up: CatchUp = "coalesce"
+    isolation: Isolation | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.retry, Retry):
@@ -81,6 +85,10 @@ class Options:
             raise BadValue(f"on_crash={self.on_crash!r}: 'rerun' (at least once) or 'interrupt' (at most once)")
         if self.overlap not in ("skip", "queue", "parallel"):
             raise BadValue(f"overlap={self.overlap!r}: 'skip', 'queue' or 'parallel'")
+        if self.catch_up not in ("coalesce", "skip") and (type(self.catch_up) is not int or self.catch_up < 1):
+            raise BadValue(f"catch_up={self.catch_up!r}: 'coalesce' (one run), 'skip' (none), or how many missed runs to make up for at most")
+        if self.isolation not in (None, "thread", "process"):
+            raise BadValue(f"isolation={self.isolation!r}: 'thread' or 'process'; None: as the engine does")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +101,16 @@ class Kind:
     options: Options
     call: Call
     is_free: bool = field(init=False)
-    """Its rows may be claimed without a look at `max_running` or `misfire_grace_time`."""
+    """Its rows may be claimed without a look at `max_running` or at how late they are."""
 
     is_quick: bool = field(init=False)
-    """A worker may run it without more ado: no time limit to watch, no coroutine."""
+    """A worker may run it without more ado: no time limit to watch, no coroutine, no process of its own."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_free", self.options.max_running is None and self.options.misfire_grace_time is None)
-        object.__setattr__(self, "is_quick", self.options.timeout is None and not self.call.is_async)
+        options = self.options
+        punctual = options.misfire_grace_time is not None or options.catch_up == "skip"
+        object.__setattr__(self, "is_free", options.max_running is None and not punctual)
+        object.__setattr__(self, "is_quick", options.timeout is None and not self.call.is_async and options.isolation is None)
 
 
 _registry: dict[str, Kind] = {}

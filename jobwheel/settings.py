@@ -54,6 +54,7 @@ Count = Annotated[int, Meta(ge=0, description="a whole number from 0 on")]
 Some = Annotated[int, Meta(ge=1, description="a whole number from 1 on")]
 Span = Annotated[float, Meta(ge=0, description="a finite number from 0 on")]
 Above = Annotated[float, Meta(gt=0, description="a finite number above 0")]
+Place = Annotated[str, Meta(pattern=r"^\w+(\.\w+)*:\w+(\.\w+)*$", description='a text like "shop.wiring:services"')]
 Module = Annotated[str, Meta(pattern=r"^\w+(\.\w+)*$")]
 
 
@@ -86,8 +87,11 @@ class StoreSettings:
 class WorkerSettings:
     """Where due jobs run: `threads` threads, and at most `coroutines` coroutine jobs at once.
 
-    `queue`: how many claimed jobs may wait for a thread; 0: four per thread. `ageing`: seconds past its due moment after which a job
-    of low priority is served out of turn.
+    `threads: 0`: this process only adds. `queue`: how many claimed jobs may wait for a thread; 0: four per thread. `ageing`: seconds past
+    its due moment after which a job of low priority is served out of turn.
+
+    For jobs in processes of their own (`engine: processes`, or a kind with `isolation="process"`): a child is replaced after `recycle`
+    runs, and may have `memory` MiB of address space; 0: no limit.
     """
 
     engine: Word = "threads"
@@ -95,6 +99,8 @@ class WorkerSettings:
     queue: Count = 0
     coroutines: Some = 100
     ageing: Span = 2.0
+    recycle: Count = 1000
+    memory: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,8 @@ class Settings:
 
     `max_pending`: how many jobs may wait, 0 for no limit. `jobs`: modules whose kinds this timer runs and checks at start.
     `exit_timeout`: seconds that the end of the process waits for running jobs.
+    `services`: "module:name" of what jobs may ask for, for processes that jobwheel itself starts (`jobwheel worker`, children of
+    `isolation="process"`): a mapping, a container, or a callable without arguments that gives one of these or a Flask app.
     """
 
     backend: Word = "wheel"
@@ -112,6 +120,7 @@ class Settings:
     max_pending: Count = 0
     jobs: Annotated[tuple[Module, ...], Meta(description="a list of module names, such as [shop.jobs]")] = ()
     exit_timeout: Span = 5.0
+    services: Place | None = None
 
 
 def _typed(kind: type, prefix: str = "") -> dict[str, Any]:
