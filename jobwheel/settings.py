@@ -54,7 +54,7 @@ Count = Annotated[int, Meta(ge=0, description="a whole number from 0 on")]
 Some = Annotated[int, Meta(ge=1, description="a whole number from 1 on")]
 Span = Annotated[float, Meta(ge=0, description="a finite number from 0 on")]
 Above = Annotated[float, Meta(gt=0, description="a finite number above 0")]
-Place = Annotated[str, Meta(pattern=r"^\w+(\.\w+)*:\w+(\.\w+)*$", description='a text like "shop.wiring:services"')]
+Place = Annotated[str | None, Meta(pattern=r"^\w+(\.\w+)*:\w+(\.\w+)*$", description='a text like "shop.wiring:services"')]
 Module = Annotated[str, Meta(pattern=r"^\w+(\.\w+)*$")]
 
 
@@ -120,7 +120,7 @@ class Settings:
     max_pending: Count = 0
     jobs: Annotated[tuple[Module, ...], Meta(description="a list of module names, such as [shop.jobs]")] = ()
     exit_timeout: Span = 5.0
-    services: Place | None = None
+    services: Place = None
 
 
 def _typed(kind: type, prefix: str = "") -> dict[str, Any]:
