@@ -54,7 +54,9 @@ Count = Annotated[int, Meta(ge=0, description="a whole number from 0 on")]
 Some = Annotated[int, Meta(ge=1, description="a whole number from 1 on")]
 Span = Annotated[float, Meta(ge=0, description="a finite number from 0 on")]
 Above = Annotated[float, Meta(gt=0, description="a finite number above 0")]
-Place = Annotated[str | None, Meta(pattern=r"^\w+(\.\w+)*:\w+(\.\w+)*$", description='a text like "shop.wiring:services"')]
+Place = Annotated[
+    Annotated[str, Meta(pattern=r"^\w+(\.\w+)*:\w+(\.\w+)*$")] | None, Meta(description='a text such as "shop.wiring:services"')
+]
 Module = Annotated[str, Meta(pattern=r"^\w+(\.\w+)*$")]
 
 
