@@ -32,6 +32,7 @@ from jobwheel.errors import (
     UsageError,
     WaitTimeout,
 )
+from jobwheel.function import job
 from jobwheel.job import IJob, JobContext
 from jobwheel.opening import open_timer
 from jobwheel.retry import CancelJob, Retry, RetryJob
@@ -39,6 +40,7 @@ from jobwheel.row import ScheduledJob
 from jobwheel.state import State
 from jobwheel.stats import Health, Stats
 from jobwheel.timer import TimerManager
+from jobwheel.trigger import Trigger, cron, every, preview
 
 __version__ = "0.1.0"
 
@@ -61,8 +63,13 @@ __all__ = [
     "StoreError",
     "TimerManager",
     "TooManyPending",
+    "Trigger",
     "UsageError",
     "WaitTimeout",
+    "cron",
     "events",
+    "every",
+    "job",
     "open_timer",
+    "preview",
 ]

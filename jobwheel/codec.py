@@ -15,6 +15,7 @@ import msgspec
 from jobwheel.errors import BadType, BadValue
 from jobwheel.job import IJob
 from jobwheel.kind import Kind
+from jobwheel.trigger import Trigger, find_trigger
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types whose values are the same if they are equal."""
@@ -24,8 +25,8 @@ class UnreadableData(BadValue):
     """Stored data that the kind's class cannot be made from."""
 
 
-def encode(job: IJob) -> bytes:
-    """The stored form of a job's data.
+def encode(job: IJob, sort: bool = False) -> bytes:
+    """The stored form of a job's data. `sort`: the same in every process for equal data, also of sets.
 
     Raises:
         BadType: a field holds something that has no stored form; the message names the field.
@@ -33,7 +34,7 @@ def encode(job: IJob) -> bytes:
     fields = _fields(type(job))
     values = {name: getattr(job, name) for name in fields}
     try:
-        return msgspec.json.encode(values)
+        return msgspec.json.encode(values, order="deterministic" if sort else None)
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
         for name, value in values.items():
             _encode_field(job, name, value)
@@ -64,15 +65,15 @@ def _read(kind: Kind, stored: bytes | str) -> IJob:
     return job
 
 
-def storable(job: IJob) -> bytes:
-    """The stored form of a job's data, made sure that it is read back as the same value.
+def storable(job: IJob, recurs: bool = False) -> bytes:
+    """The stored form of a job's data, made sure that it is read back as the same value. `recurs`: it will be compared, see `encode`.
 
     Raises:
         BadType, BadValue: it cannot; the message names the field.
     """
     kind = job.jobwheel_kind
     try:
-        stored = encode(job)
+        stored = encode(job, sort=recurs)
         back = _read(kind, stored)
     except UnreadableData as error:
         raise BadType(f"{kind.name} cannot be stored: {error}; make the value fit the field's type") from error
@@ -87,6 +88,47 @@ def storable(job: IJob) -> bytes:
                 f"annotate the field with its exact type, and use no subclasses and no NaN"
             )
     return stored
+
+
+class StoredTrigger(msgspec.Struct, frozen=True):
+    """A trigger as it is stored: its kind's name and its fields."""
+
+    kind: str
+    fields: msgspec.Raw
+
+
+def encode_trigger(trigger: Trigger) -> StoredTrigger:
+    """The stored form of a trigger."""
+    names = _fields(type(trigger))
+    return StoredTrigger(
+        trigger.trigger_kind, msgspec.Raw(msgspec.json.encode({name: getattr(trigger, name) for name in names}, order="deterministic"))
+    )
+
+
+def decode_trigger(stored: StoredTrigger) -> Trigger:
+    """The trigger of that stored form. Raises `UnreadableData` if no code here can make it."""
+    cls = find_trigger(stored.kind)
+    if cls is None:
+        raise UnreadableData(f"its trigger is of the kind {stored.kind!r}, which no code here knows: import the class that has it")
+    try:
+        return msgspec.json.decode(stored.fields, type=cls)
+    except Exception as error:  # the class's own __post_init__ may raise anything
+        raise UnreadableData(f"no {cls.__qualname__} can be made from what is stored of its trigger: {error}") from error
+
+
+def storable_trigger(trigger: Any) -> None:
+    """Raises BadType or BadValue unless `trigger` can be stored and is read back as the same value."""
+    if not callable(getattr(trigger, "next_due", None)) or isinstance(trigger, type):
+        return  # no trigger at all, which is told better elsewhere
+    name = type(trigger).__qualname__
+    if not isinstance(trigger, Trigger) or not dataclasses.is_dataclass(trigger):
+        raise BadType(f"trigger={trigger!r:.80} cannot be stored: make {name} a frozen dataclass and a subclass of jobwheel.Trigger")
+    try:
+        back = decode_trigger(encode_trigger(trigger))
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise BadType(f"trigger={trigger!r:.80} cannot be stored: {error}; its fields may be of the types that a job's may be") from error
+    if back != trigger:
+        raise BadValue(f"trigger={trigger!r:.80} would be read back as {back!r:.80}: annotate its fields with their exact types")
 
 
 @lru_cache(maxsize=1024)

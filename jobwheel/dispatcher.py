@@ -30,6 +30,7 @@ from jobwheel.events import (
     JobInterrupted,
     JobMissed,
     JobRetrying,
+    JobSkipped,
     JobStarted,
     JobSucceeded,
     JobTimedOut,
@@ -38,11 +39,12 @@ from jobwheel.held import Held
 from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
 from jobwheel.log import logger
+from jobwheel.recurring import begin, follow, part
 from jobwheel.row import Entry, Row, snapshot
 from jobwheel.runner import too_late
 from jobwheel.state import State
 from jobwheel.store import Claim, Store
-from jobwheel.verdict import Verdict
+from jobwheel.verdict import Onward, Verdict
 from jobwheel.waits import Waits
 
 log = logger("jobwheel.dispatcher")
@@ -236,6 +238,7 @@ class Dispatcher:
         if claim is None:
             return False
         rows, later, held = claim
+        rows = [self._begun(row) if row.series is not None else row for row in rows]
         for entry in later:
             self._arm_later(entry)
         for kind, entry in held:
@@ -245,7 +248,7 @@ class Dispatcher:
                 # A run ended between the claim and the lines above, and found nothing to release yet.
                 self._release_each(self._held.names())
             if len(rows) < len(entries):
-                self._release_unused(entries, {row.id for row in rows}, {entry.id for _, entry in held})
+                self._release_unused(entries, {row.id for row in claim.rows}, {entry.id for _, entry in held})
         if self._hub.listeners:
             now = self._clock.elapsed()
             for row in rows:
@@ -253,6 +256,36 @@ class Dispatcher:
                     self._emit(JobStarted, row)
         engine.submit(rows)
         return True
+
+    def _begun(self, row: Row) -> Row:
+        """What is to run for a recurring job that was claimed."""
+        now, wall = self._clock.elapsed(), self._clock.wall()
+        if skipped := begin(row, now, wall):
+            self._tell_skipped(row, skipped)
+        onward = part(row, now, wall)
+        if onward is None:
+            return row
+        try:
+            run = self._store.part(row, onward)
+        except Exception as error:  # it runs as the row itself, and the next one after it
+            self._store_failed(error)
+            return row
+        if run is None:
+            return row
+        if onward.skipped:
+            self._tell_skipped(row, onward.skipped)
+        if row.state is State.SCHEDULED:
+            self._wait_again(row)
+        return run
+
+    def _wait_again(self, row: Row) -> None:
+        entry = self._store.entry(row)
+        if entry is not None:
+            self._arm(entry)
+
+    def _tell_skipped(self, row: Row, count: int) -> None:
+        if self._hub.listeners and self._hub.wants(JobSkipped):
+            self._hub.emit(JobSkipped(snapshot(row, self._clock.wall() - self._clock.elapsed()), count))
 
     def _next(self, room: int) -> list[Entry]:
         overdue = self.overdue
@@ -331,6 +364,8 @@ class Dispatcher:
 
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
+        if row.series is not None:
+            verdict = follow(row, verdict, self._clock.elapsed(), self._clock.wall())
         if self._store.durable:
             self._verdicts.append((row, attempt, verdict))
             self.settle_left()
@@ -341,7 +376,7 @@ class Dispatcher:
             self._verdicts.append((row, attempt, verdict))
             self._store_failed(error)
             return
-        self._settled(row, state)
+        self._settled(row, verdict, state)
 
     def settle_left(self, patience: float = PATIENCE) -> None:
         """Writes verdicts down in batches: those that come while one is being written are the next, and their threads do not wait for it.
@@ -362,22 +397,27 @@ class Dispatcher:
                 self._settling.release()
             if self.store_error is not None:
                 self.works("run")
-            for (row, _, _), state in zip(batch, states, strict=True):
-                self._settled(row, state)
+            for (row, _, verdict), state in zip(batch, states, strict=True):
+                self._settled(row, verdict, state)
 
-    def _settled(self, row: Row, state: State | None) -> None:
+    def _settled(self, row: Row, verdict: Verdict, state: State | None) -> None:
         if not row.kind.is_free:
             self._free(row.kind.name)
         if state is None:
             return
+        if self._hub.listeners:  # before it is armed, and so before the events of its next run
+            if isinstance(verdict, Onward) and state is State.SCHEDULED:
+                if verdict.outcome is not None:
+                    self._emit(EVENT_OF[verdict.outcome.state], row)
+                if verdict.skipped:
+                    self._tell_skipped(row, verdict.skipped)
+            else:
+                self._emit(EVENT_OF[state], row)
         if state is State.SCHEDULED:
-            entry = self._store.entry(row)
-            if entry is not None:
-                self._arm(entry)
+            self._wait_again(row)
         elif self._waits.ids:
             self._waits.tell(row.id)
         if self._hub.listeners:
-            self._emit(EVENT_OF[state], row)
             self._hub.deliver()
 
     def timed_out(self, row: Row) -> None:

@@ -63,6 +63,13 @@ class JobTimedOut(Event, frozen=True):
     """A run is past its kind's `timeout`; it may still go on."""
 
 
+class JobSkipped(Event, frozen=True):
+    """Moments of a recurring job had no run: one went on, or was late, or nobody was there. The job's `skipped` counts them all."""
+
+    count: int = 0
+    """How many this time."""
+
+
 E = TypeVar("E", bound=Event)
 Listener = Callable[[Any], object]
 

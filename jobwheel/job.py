@@ -143,8 +143,8 @@ class JobContext:
         """The job's id, the same in every attempt."""
         self.key = row.key
         """The key the job was added with."""
-        self.attempt = row.attempt
-        """1 in the first run."""
+        self.attempt = row.nth
+        """1 in the first attempt; a recurring job counts those of each run by themselves."""
         self.due = row.due
         terms = row.terms
         self._nominal = row.due if terms is None or terms.nominal is None else terms.nominal

@@ -81,12 +81,17 @@ class Options:
             raise BadType(f"max_running={self.max_running!r}: a whole number, or None for no limit")
         if self.max_running is not None and self.max_running < 1:
             raise BadValue(f"max_running={self.max_running!r}: at least 1; None means no limit")
+        self._check_words()
+
+    def _check_words(self) -> None:
         if self.on_crash not in ("rerun", "interrupt"):
             raise BadValue(f"on_crash={self.on_crash!r}: 'rerun' (at least once) or 'interrupt' (at most once)")
         if self.overlap not in ("skip", "queue", "parallel"):
             raise BadValue(f"overlap={self.overlap!r}: 'skip', 'queue' or 'parallel'")
         if self.catch_up not in ("coalesce", "skip") and (type(self.catch_up) is not int or self.catch_up < 1):
-            raise BadValue(f"catch_up={self.catch_up!r}: 'coalesce' (one run), 'skip' (none), or how many missed runs to make up for at most")
+            raise BadValue(
+                f"catch_up={self.catch_up!r}: 'coalesce' (one run), 'skip' (none), or how many missed runs to make up for at most"
+            )
         if self.isolation not in (None, "thread", "process"):
             raise BadValue(f"isolation={self.isolation!r}: 'thread' or 'process'; None: as the engine does")
 

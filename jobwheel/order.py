@@ -7,15 +7,19 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from jobwheel.clock import Anchor, Clock
-from jobwheel.codec import storable
+from jobwheel.codec import storable, storable_trigger
 from jobwheel.delay import LONGEST, seconds
 from jobwheel.errors import BadType, BadValue, UsageError
 from jobwheel.job import IJob
 from jobwheel.kind import Kind, check_priority
+from jobwheel.log import logger
+from jobwheel.recurring import first, late
 from jobwheel.row import Row, ScheduledJob, StoredRow, Terms
 from jobwheel.services import Services
 from jobwheel.state import State
 from jobwheel.store import Query, Ref
+
+log = logger("jobwheel")
 
 IF_EXISTS = ("replace", "keep", "error")
 Delay = float | timedelta
@@ -34,6 +38,7 @@ class Intake:
         self._anchor = Anchor(clock)
         self._known: dict[type, Kind] = {}
         self._durable = durable
+        self._warned: set[str] = set()
 
     def row(
         self,
@@ -66,7 +71,7 @@ class Intake:
         if at is not None or trigger is not None:
             terms = terms or Terms()
             terms.created = now
-            own, due = None, self._at(delay, at, trigger, terms)
+            own, due = None, self._at(delay, at, trigger, terms, now)
         elif delay is None:
             own, due = 0.0, now
         # The two commonest forms skip the call; NaN and infinity fail the comparison and are refused by it.
@@ -80,21 +85,42 @@ class Intake:
             terms.until = self._bound(now, due, max_wait, terms)
         if not self._durable:
             return Row(job, due, own, key, priority, terms, kind)
-        row = StoredRow(job, due, own, key, priority, terms, kind)
-        row.data = storable(job)
+        return self._stored(StoredRow(job, due, own, key, priority, terms, kind), job)
+
+    def _stored(self, row: StoredRow, job: IJob) -> Row:
+        recurs = row.series is not None
+        row.data = storable(job, recurs)
+        if recurs and row.key is None and row.kind.name not in self._warned:
+            self._warned.add(row.kind.name)
+            log.warning(
+                "a recurring job of kind %s was added without key=: each start, and each process, adds another one. With a key, adding it "
+                "again changes nothing",
+                row.kind.name,
+            )  # fmt: skip
         return row
 
-    def _at(self, delay: Delay | None, at: datetime | None, trigger: Any, terms: Terms) -> float:
+    def _at(self, delay: Delay | None, at: datetime | None, trigger: Any, terms: Terms, now: float) -> float:
         if sum(given is not None for given in (delay, at, trigger)) > 1:
             raise BadValue("give one of delay, at= and trigger=, not several: they are three ways to say when")
-        if at is None:
-            raise UsageError("trigger=: recurring jobs come with a later version; until then a job may add itself again from its run")
-        terms.wall = wall_seconds(at, self._wall())
-        return terms.wall - self._anchor.offset()
+        if at is not None:
+            terms.wall = wall_seconds(at, self._wall())
+            return terms.wall - self._anchor.offset()
+        if self._durable:
+            storable_trigger(trigger)
+        try:
+            due, terms.wall, terms.series = first(trigger, now, now + self._anchor.offset())
+        except ValueError as error:
+            if isinstance(error, UsageError):
+                raise
+            raise BadValue(f"trigger={trigger!r:.80}: it has no moment after now, so the job would never run") from error
+        wait = late(trigger) if terms.wall is None else 0.0
+        if wait:
+            terms.nominal = due
+        return due + wait
 
     def _bound(self, now: float, due: float, max_wait: Delay, terms: Terms) -> float:
         longest = seconds(max_wait, "max_wait")
-        if terms.wall is not None or terms.trigger is not None:
+        if terms.wall is not None or terms.series is not None:
             raise BadValue("max_wait= bounds how far touch() may postpone a job with a delay; it has no meaning with at= or trigger=")
         if now + longest < due:
             raise BadValue(f"max_wait={max_wait!r} is shorter than the delay: raise one, or lower the other")

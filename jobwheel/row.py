@@ -43,10 +43,25 @@ class Entry(Protocol):
         ...
 
 
+class Series(msgspec.Struct, frozen=True):
+    """What the row of a recurring job has beside the moment that it waits for; replaced as a whole at the end of each run."""
+
+    trigger: Any
+    anchor: int | None = None
+    """Of `every`: an elapsed moment of its grid in whole microseconds; None: the first run's, which is for a date still to come."""
+    runs: int = 0
+    failures: int = 0
+    skipped: int = 0
+    last_success: float | None = None
+    """Epoch seconds."""
+    before: int = 0
+    """Attempts of all runs before the present one."""
+
+
 class Terms:
     """What only some rows have: the wall-clock due moment, tags, a touch delay and its bound, a trigger."""
 
-    __slots__ = ("created", "date", "nominal", "tags", "touched", "trigger", "until", "wall")
+    __slots__ = ("created", "date", "nominal", "series", "tags", "touched", "until", "wall")
 
     def __init__(self) -> None:
         self.created: float | None = None
@@ -56,7 +71,8 @@ class Terms:
         self.tags: tuple[str, ...] = ()
         self.touched = 0.0
         """Elapsed moment from which the latest `touch` counted."""
-        self.trigger: Any = None
+        self.series: Series | None = None
+        """Of a recurring job."""
         self.until: float | None = None
         """`max_wait`'s bound: the latest due moment (elapsed) that `touch` may set."""
         self.wall: float | None = None
@@ -110,6 +126,17 @@ class Row:
         """What there is to say of the present or last run; None for the many of which there is nothing. See `context_of`."""
         self.place: object = None
         # No token and no keyed yet: the store gives them when the row is there for good.
+
+    @property
+    def series(self) -> Series | None:
+        """What a recurring job has; None for any other."""
+        return None if self.terms is None else self.terms.series
+
+    @property
+    def nth(self) -> int:
+        """Number of the present or last attempt, from 1: of this run, where the job is recurring."""
+        series = self.series
+        return self.attempt if series is None else self.attempt - series.before
 
     @property
     def created(self) -> float:
@@ -179,6 +206,9 @@ class ScheduledJob(msgspec.Struct, frozen=True):
 
     Times are aware datetimes in UTC. `error` is the last failed run's error as text ("ValueError: no such order") or the
     reason given to `CancelJob`; `trace` its traceback. `lateness` is in seconds, of the present or last run.
+
+    A recurring job is one job all its life: `due` is its next moment, `error`, `result` and the like are of its last run, and `runs`,
+    `failures`, `skipped` count those that are over, those of them that failed, and the moments of its trigger that had none.
     """
 
     id: int
@@ -202,6 +232,10 @@ class ScheduledJob(msgspec.Struct, frozen=True):
     cancel_requested: bool = False
     timed_out: bool = False
     trigger: Any = None
+    runs: int = 0
+    failures: int = 0
+    skipped: int = 0
+    last_success: datetime | None = None
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -213,32 +247,41 @@ _from_epoch = datetime.fromtimestamp
 def snapshot(row: Row, offset: float) -> ScheduledJob:
     """The picture of `row` for users. `offset` is wall minus elapsed clock, in seconds."""
     terms = row.terms
+    due, attempt = row.due + offset, row.attempt
     tags: tuple[str, ...] = ()
-    due = row.due + offset
-    trigger = None
+    series = None
     if terms is not None:
-        tags = terms.tags
-        trigger = terms.trigger
+        tags, series = terms.tags, terms.series
         if terms.wall is not None:
             due = terms.wall
+        if series is not None:
+            attempt -= series.before
     started, run = row.started, row.run
     ended = row.ended if row.state in ENDED else None
-    if started is None and run is None and ended is None:
-        return ScheduledJob(
-            row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
-            _from_epoch(row.created + offset, UTC), trigger=trigger,
-        )  # fmt: skip
     picture = ScheduledJob(
-        row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, row.attempt, row.priority, tags,
+        row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, attempt, row.priority, tags,
+        _from_epoch(row.created + offset, UTC),
+    ) if started is None and ended is None else ScheduledJob(
+        row.id, row.kind.name, row.key, row.job, _from_epoch(due, UTC), row.state, attempt, row.priority, tags,
         _from_epoch(row.created + offset, UTC),
         started=None if started is None else _from_epoch(started + offset, UTC),
         ended=None if ended is None else _from_epoch(ended + offset, UTC),
         lateness=None if started is None else max(0.0, started - (row.due if run is None else run.due)),
-        trigger=trigger,
     )  # fmt: skip
+    if series is not None:
+        picture = msgspec.structs.replace(picture, **told_of(series))
     if run is None:
         return picture
     return msgspec.structs.replace(
         picture, error=run.error, trace=run.trace, result=run.result, progress=run.progress_now, log=tuple(run.lines),
         cancel_requested=run.cancel_asked or run.timed_out, timed_out=run.timed_out,
     )  # fmt: skip
+
+
+def told_of(series: Series) -> dict[str, Any]:
+    """What a picture says of a recurring job. Its trigger is None where no code here knows it."""
+    trigger = series.trigger if hasattr(series.trigger, "next_due") else None
+    return {
+        "trigger": trigger, "runs": series.runs, "failures": series.failures, "skipped": series.skipped,
+        "last_success": None if series.last_success is None else _from_epoch(series.last_success, UTC),
+    }  # fmt: skip

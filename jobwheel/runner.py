@@ -16,6 +16,7 @@ from jobwheel.errors import JobwheelError
 from jobwheel.job import IJob, JobContext, context_of
 from jobwheel.kind import Call
 from jobwheel.log import logger
+from jobwheel.recurring import grace
 from jobwheel.retry import CancelJob, RetryJob
 from jobwheel.row import Row
 from jobwheel.services import Services
@@ -133,21 +134,21 @@ class Runner:
             return Cancelled(_text(error))
         if isinstance(error, RetryJob):
             return Again(seconds(error.delay), error.reason or None)
-        wait = row.kind.options.retry.wait_after(row.attempt, error)
+        wait = row.kind.options.retry.wait_after(row.nth, error)
         name, text = row.kind.name, _text(error)
         if wait is None:
-            log.error("job %d (%s) failed in attempt %d: %s", row.id, name, row.attempt, text, exc_info=error)
+            log.error("job %d (%s) failed in attempt %d: %s", row.id, name, row.nth, text, exc_info=error)
             return Failed(text, _trace(error))
-        log.warning("job %d (%s) raised in attempt %d and runs again in %.3g s: %s", row.id, name, row.attempt, wait, text, exc_info=error)
+        log.warning("job %d (%s) raised in attempt %d and runs again in %.3g s: %s", row.id, name, row.nth, wait, text, exc_info=error)
         return Again(wait, text, _trace(error))
 
 
 def too_late(row: Row, now: float) -> Missed | None:
-    """The verdict on a row that is later than its kind's `misfire_grace_time` allows; None if it may start."""
-    grace = row.kind.options.misfire_grace_time
-    if grace is None or now - row.due <= grace:
+    """The verdict on a row that is later than its kind allows (`recurring.grace`); None if it may start."""
+    limit = grace(row)
+    if limit is None or now - row.due <= limit:
         return None
-    return Missed(f"{now - row.due:.3f} s late, and misfire_grace_time is {grace:g} s")
+    return Missed(f"{now - row.due:.3f} s late, and misfire_grace_time is {limit:g} s")
 
 
 def _text(error: BaseException) -> str:

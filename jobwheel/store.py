@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from jobwheel.row import Entry, Row, ScheduledJob
 from jobwheel.state import State
-from jobwheel.verdict import Verdict
+from jobwheel.verdict import Onward, Verdict
 
 Ref = ScheduledJob | int | str
 """How users name a job: the snapshot, its id, or its key (the live job, else the latest ended one)."""
@@ -85,7 +85,8 @@ class Store(ABC):
     def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
         """Lets `row` exist, with an id; gives (the row that now holds, the row that it replaced).
 
-        With "keep" the first may be another one. Raises `JobExists` ("error") or `TooManyPending`; then nothing changed.
+        With "keep" the first may be another one; with "replace" too, if that is the same recurring job (`recurring.same`): it goes on as it
+        is, with the priority and the tags of `row`. Raises `JobExists` ("error") or `TooManyPending`; then nothing changed.
         """
 
     @abstractmethod
@@ -104,12 +105,19 @@ class Store(ABC):
         """Writes the verdict of run number `attempt` down and gives the state it led to; SCHEDULED: the row must be armed.
 
         None: that run was settled before, and nothing was written. An `Again` becomes CANCELLED where `cancel` was asked for
-        meanwhile, and FAILED where a newer job took the key.
+        meanwhile, and FAILED where a newer job took the key; an `Onward` CANCELLED, and its outcome.
         """
 
     def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]], patience: float = 5.0) -> list[State | None]:  # noqa: ARG002
         """The same for several runs at once; it waits for other processes for about so many seconds at most."""
         return [self.settle(row, attempt, verdict) for row, attempt, verdict in settlements]
+
+    def part(self, row: Row, onward: Onward) -> Row | None:  # noqa: ARG002 (for now)
+        """A claimed recurring job goes on at once, and its run becomes a job of its own, without a key: gives that one, RUNNING.
+
+        None: the row is not the caller's any more.
+        """
+        return None
 
     @abstractmethod
     def hand_back(self, rows: Iterable[Row], patience: float = 5.0) -> list[Row]:
@@ -140,7 +148,7 @@ class Store(ABC):
 
     @abstractmethod
     def resume(self, ref: Ref) -> Row | None:
-        """PAUSED -> SCHEDULED; the row must be armed."""
+        """PAUSED -> SCHEDULED; the row must be armed. A recurring job goes to its next moment (`recurring.resumed`)."""
 
     @abstractmethod
     def retry(self, ref: Ref) -> Row | None:

@@ -88,9 +88,11 @@ class TimerManager:
             job: an instance of an `IJob` subclass.
             delay: seconds (int, float) or timedelta from now. Without `delay`, `at` and `trigger`, and with 0: as soon as a worker is free.
             at: an aware datetime; one in the past runs now, and its lateness counts from `at`. It follows steps of the wall clock.
-            trigger: refused for now: recurring jobs come with a later version.
+            trigger: makes the job recurring: `every(...)`, `cron(...)`, or a `Trigger` of your own. Give it a key, and adding the same job
+                again, at each start and in each process, changes nothing.
             key: at most one scheduled or paused job has it; by it `cancel`, `touch` and the rest find the job.
-            if_exists: what to do when a job has the key. "replace": that one is cancelled. "keep": that one stays and is returned.
+            if_exists: what to do when a job has the key. "replace": that one is cancelled; but if it is the same recurring job (equal kind,
+                data and trigger) it stays, with its next due moment, its pause and its counters. "keep": that one stays and is returned.
                 "error": `JobExists`. One that runs already is not stopped; "replace" only denies it further attempts.
             priority: larger first, where workers are scarce; default the kind's.
             tags: texts to find and cancel by.

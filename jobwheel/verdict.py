@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from jobwheel.row import Row, Series
 from jobwheel.state import State
 
 
@@ -57,7 +58,37 @@ class Interrupted:
     state = State.INTERRUPTED
 
 
-Verdict = Succeeded | Failed | Again | Cancelled | Missed | Interrupted
+Outcome = Succeeded | Failed | Missed | Interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """A run of a recurring job is over, and the job goes on to its next moment."""
+
+    outcome: Outcome | None
+    """How the run ended, and the job with it if it was replaced meanwhile; None: the run goes on as a job of its own."""
+    due: float
+    """Elapsed seconds."""
+    wall: float | None
+    """Epoch seconds of the same moment, where it follows the wall clock."""
+    nominal: float | None
+    """Elapsed moment that the next run is for, where that is not `due`."""
+    series: Series
+    skipped: int
+    """Moments since this run's own that had none."""
+    state = State.SCHEDULED
+
+
+Verdict = Succeeded | Failed | Again | Cancelled | Missed | Interrupted | Onward
+
+
+def go_on(row: Row, onward: Onward) -> None:
+    """The row, which the caller may write, stands at the next moment from now on."""
+    terms = row.terms
+    assert terms is not None
+    row.due, row.delay = onward.due, None
+    terms.wall, terms.nominal, terms.date, terms.series = onward.wall, onward.nominal, None, onward.series
+
 
 SUCCEEDED = Succeeded()
 """The verdict of nearly every run, made once."""

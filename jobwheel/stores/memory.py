@@ -24,12 +24,13 @@ from jobwheel.clock import Clock
 from jobwheel.errors import BadValue, JobExists, TooManyPending
 from jobwheel.job import context_of
 from jobwheel.kind import Kind
+from jobwheel.recurring import resumed, same
 from jobwheel.row import WAITS, Entry, Row, ScheduledJob, Terms, snapshot
 from jobwheel.settings import Settings
 from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store
 from jobwheel.stores.history import REVIVABLE, History
-from jobwheel.verdict import SUCCEEDED, Again, Failed, Succeeded, Verdict
+from jobwheel.verdict import SUCCEEDED, Again, Failed, Onward, Succeeded, Verdict, go_on
 
 SCHEDULED, PAUSED, RUNNING, CANCELLED = State.SCHEDULED, State.PAUSED, State.RUNNING, State.CANCELLED
 _id = attrgetter("id")
@@ -80,8 +81,13 @@ class MemoryStore(Store):
     def _add_contended(self, row: Row, key: str, if_exists: IfExists) -> tuple[Row, Row | None]:
         """The key leads to another row, or did a moment ago."""
         while (holder := self._keys.setdefault(key, row)) is not row:
+            equal = if_exists == "replace" and row.series is not None and same(holder, row)
             waits = holder.take()  # and so it is there for good: a row of a batch that is not decided yet is waited for
             try:
+                if equal and (waits or holder.state is RUNNING):
+                    self._discard(row)
+                    _renew(holder, row)
+                    return holder, None
                 if if_exists == "replace":
                     if waits:
                         return self._replace_waiting(row, key, holder)
@@ -237,6 +243,8 @@ class MemoryStore(Store):
         if self._limited:
             self._make_way(row)
         now = self._elapsed()
+        if isinstance(verdict, Onward):
+            return self._onward(row, verdict, now)
         if verdict is not SUCCEEDED:
             context = context_of(row)
             if isinstance(verdict, Succeeded):
@@ -267,6 +275,41 @@ class MemoryStore(Store):
             return row.state
         row.token = True
         return SCHEDULED
+
+    def _onward(self, row: Row, onward: Onward, now: float) -> State:
+        outcome, context = onward.outcome, context_of(row)  # made before the row moves: it keeps the moment that the run was for
+        if isinstance(outcome, Succeeded):
+            context.result = outcome.result
+        elif outcome is not None:
+            context.error = outcome.error
+            context.trace = outcome.trace if isinstance(outcome, Failed) else None
+        row.ended = now
+        go_on(row, onward)
+        row.state = SCHEDULED  # and then the look at the flags, as in `_again`
+        if context.cancel_asked or context.superseded:
+            ended = State.SUCCEEDED if outcome is None else outcome.state
+            self._end(row, CANCELLED if context.cancel_asked else ended, now)
+            return row.state
+        row.token = True
+        return SCHEDULED
+
+    def part(self, row: Row, onward: Onward) -> Row | None:
+        terms, of = Terms(), row.terms
+        assert of is not None
+        terms.tags, terms.created = of.tags, self._elapsed()
+        terms.nominal, terms.date, terms.wall = of.nominal, of.date, of.wall
+        run = Row(row.job, row.due, None, None, row.priority, terms, row.kind)
+        run.id = next(self._ids)
+        run.attempt, run.state = 1, RUNNING
+        if self._running.pop(row.id, None) is None:
+            return None
+        if self._limited:
+            with self._limited_lock:
+                self._make_way(row)
+                self._limited.setdefault(row.kind.name, set()).add(run.id)
+        self._rows[run.id] = self._running[run.id] = run
+        self._onward(row, onward, self._elapsed())
+        return run
 
     def hand_back(self, rows: Iterable[Row], patience: float = 5.0) -> list[Row]:  # noqa: ARG002 (nobody is waited for)
         back = []
@@ -353,7 +396,7 @@ class MemoryStore(Store):
         terms = row.terms = row.terms or spare
         assert terms is not None
         wait = row.delay if delay is None else delay
-        if wait is None or (delay is None and (row.state is PAUSED or terms.wall is not None or terms.trigger is not None)):
+        if wait is None or (delay is None and (row.state is PAUSED or terms.wall is not None or terms.series is not None)):
             row.token = True
             raise BadValue(
                 f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
@@ -379,7 +422,7 @@ class MemoryStore(Store):
         try:
             terms = row.terms = row.terms or spare
             row.keep_created(terms)
-            if row.delay is None and wall is None:
+            if row.delay is None and wall is None and terms.series is None:
                 row.delay = max(0.0, due - now)  # from now on it has a delay, and may be touched
             terms.wall = wall
             terms.date = terms.nominal = None
@@ -401,6 +444,8 @@ class MemoryStore(Store):
         try:
             flipped = row.state is now
             if flipped:
+                if to is SCHEDULED and row.series is not None:
+                    self._skip_pause(row)
                 row.state = to
                 if to is PAUSED:
                     self._paused[row.id] = row
@@ -409,6 +454,12 @@ class MemoryStore(Store):
         finally:
             row.token = True
         return row if flipped else None
+
+    def _skip_pause(self, row: Row) -> None:
+        elapsed = self._elapsed()
+        onward = resumed(row, elapsed, self._clock.wall())
+        if onward is not None:
+            go_on(row, onward)
 
     def retry(self, ref: Ref) -> Row | None:
         if not self._limit:
@@ -514,6 +565,13 @@ def _matches(row: Row, query: Query) -> bool:
         return True
     error = row.run.error if row.run is not None else None
     return query.text.lower() in f"{row.job or ''} {row.key or ''} {error or ''}".lower()
+
+
+def _renew(holder: Row, row: Row) -> None:
+    """An equal recurring job was added again: what may differ in it is the newer one's."""
+    holder.priority = row.priority
+    if holder.terms is not None and row.terms is not None:
+        holder.terms.tags = row.terms.tags
 
 
 def _early_by_wall(row: Row, now: float, wall: float) -> bool:

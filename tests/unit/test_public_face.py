@@ -14,6 +14,7 @@ FACE = {
     "BadType", "BadValue", "CancelJob", "CapabilityError", "Health", "IJob", "JobContext", "JobExists", "JobwheelError", "Retry",
     "RetryJob", "ScheduledJob", "SettingsError", "State", "Stats", "StoreError", "TimerManager", "TooManyPending", "UsageError",
     "WaitTimeout", "events", "open_timer",
+    "cron", "every", "preview", "Trigger",
 }  # fmt: skip
 DOOR = {
     "add_job", "add_jobs", "cancel", "cancel_all", "touch", "reschedule", "run_now", "retry", "pause", "resume", "pause_all", "resume_all",
@@ -21,7 +22,7 @@ DOOR = {
 }  # fmt: skip
 EVENTS = {
     "Event", "JobAdded", "JobStarted", "JobSucceeded", "JobFailed", "JobRetrying", "JobCancelled", "JobMissed", "JobInterrupted",
-    "JobTimedOut",
+    "JobTimedOut", "JobSkipped",
 }  # fmt: skip
 
 

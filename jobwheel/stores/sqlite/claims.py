@@ -19,6 +19,7 @@ from jobwheel.errors import StoreError
 from jobwheel.job import context_of
 from jobwheel.kind import registered_kinds
 from jobwheel.log import logger
+from jobwheel.recurring import follow, resumed
 from jobwheel.row import Row, Terms
 from jobwheel.state import State
 from jobwheel.stores.sqlite import schema
@@ -42,9 +43,10 @@ from jobwheel.stores.sqlite.records import (
     clean,
     read_more,
     row_of,
+    stored_series,
     write_more,
 )
-from jobwheel.verdict import SUCCEEDED, Again, Failed, Interrupted, Succeeded, Verdict
+from jobwheel.verdict import SUCCEEDED, Again, Failed, Interrupted, Onward, Succeeded, Verdict, go_on
 
 log = logger("jobwheel.store")
 
@@ -77,19 +79,36 @@ SETTLE = f"""
 UPDATE job SET
     state = CASE WHEN json_extract(run.value, '$[2]') <> {schema.SCHEDULED} THEN json_extract(run.value, '$[2]')
                  WHEN flags & {schema.CANCEL_ASKED} THEN {schema.CANCELLED}
-                 WHEN flags & {schema.SUPERSEDED} THEN {schema.FAILED}
+                 WHEN flags & {schema.SUPERSEDED} THEN coalesce(json_extract(run.value, '$[9]'), {schema.FAILED})
                  ELSE {schema.SCHEDULED} END,
     ended = CASE WHEN {AGAIN} THEN NULL ELSE :now END,
-    basis = CASE WHEN {AGAIN} AND json_extract(run.value, '$[3]') IS NOT NULL THEN :basis ELSE basis END,
+    basis = CASE WHEN {AGAIN} AND json_extract(run.value, '$[3]') IS NOT NULL
+                 THEN coalesce(json_extract(run.value, '$[8]'), :basis) ELSE basis END,
     due = CASE WHEN {AGAIN} THEN coalesce(json_extract(run.value, '$[3]'), due) ELSE due END,
     started = json_extract(run.value, '$[4]'), late = json_extract(run.value, '$[5]'), more = json_extract(run.value, '$[6]'),
     owner = CASE WHEN json_extract(run.value, '$[7]') THEN owner ELSE NULL END,
-    flags = CASE WHEN json_extract(run.value, '$[7]') THEN flags | {schema.HUNG} ELSE flags END
+    flags = CASE WHEN json_extract(run.value, '$[7]') THEN flags | {schema.HUNG}
+                 WHEN json_extract(run.value, '$[8]') IS NOT NULL THEN flags & {schema.CRASH - 1} ELSE flags END
 FROM json_each(:runs) AS run
 WHERE job.id = json_extract(run.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = :owner
     AND job.attempt = json_extract(run.value, '$[1]')
 RETURNING job.id, job.attempt, job.state
 """
+
+PART = f"""
+UPDATE job SET state = CASE WHEN flags & {schema.CANCEL_ASKED} THEN {schema.CANCELLED}
+                            WHEN flags & {schema.SUPERSEDED} THEN {schema.SUCCEEDED} ELSE {schema.SCHEDULED} END,
+    ended = CASE WHEN flags & {schema.CANCEL_ASKED | schema.SUPERSEDED} THEN ? ELSE NULL END,
+    basis = ?, due = ?, more = ?, owner = NULL, flags = flags & {schema.CRASH - 1}
+WHERE id = ? AND +state = {schema.RUNNING} AND +owner = ? AND attempt = ?
+RETURNING state
+"""
+"""The row of a recurring job whose run goes on as a row of its own ..."""
+RUN = f"""
+INSERT INTO job (id, kind, data, priority, state, basis, due, attempt, created, owner, flags, tags, more, started)
+SELECT ?, kind, data, priority, {schema.RUNNING}, ?, ?, 1, ?, ?, flags & {schema.AT_MOST_ONCE}, tags, NULL, started FROM job WHERE id = ?
+"""
+"""... which is this one."""
 
 HAND_BACK = f"""
 UPDATE job SET state = CASE WHEN flags & {schema.CANCEL_ASKED | schema.SUPERSEDED} THEN {schema.CANCELLED} ELSE {schema.SCHEDULED} END,
@@ -137,6 +156,8 @@ class Claims:
             for record in records:
                 try:
                     row = row_of(record, kinds.told(record[KIND]), None, moments)
+                    if row.series is not None and isinstance(row.series.trigger, codec.StoredTrigger):
+                        codec.decode_trigger(row.series.trigger)  # which tells what is wrong with it
                 except Exception as error:  # whatever stands in one row, the others are claimed and must run
                     unreadable[record[ID]] = str(error)
                     continue
@@ -188,9 +209,11 @@ class Claims:
             due = None
             if isinstance(verdict, Again):
                 due = dues[run] = micros(moments.elapsed() / SECOND + verdict.delay)
-            others.append(
-                (*run, NUMBER_OF[verdict.state], due, *times, write_more(self._more(row, verdict)), row.run is not None and row.run.hung)
-            )
+            hung = row.run is not None and row.run.hung
+            onward: tuple[int, int] | None = None
+            if isinstance(verdict, Onward):
+                onward, due = self._place(verdict)
+            others.append((*run, NUMBER_OF[verdict.state], due, *times, write_more(self._more(row, verdict)), hung, *(onward or ())))
         values = {"now": now, "basis": moments.basis, "runs": json.dumps(others), "owner": file.number}
         succeeded = (now, json.dumps(plain), file.number)
 
@@ -213,6 +236,13 @@ class Claims:
             for row, attempt, verdict in (settlement,)
         ]
 
+    def _place(self, onward: Onward) -> tuple[tuple[int, int], int]:
+        """The last two values of a run in `SETTLE`, (basis, state if it may not go on), and its next due moment."""
+        ended = schema.SUCCEEDED if onward.outcome is None else NUMBER_OF[onward.outcome.state]
+        if onward.wall is not None:
+            return (WALL, ended), round(onward.wall * SECOND)
+        return (self._moments.basis, ended), micros(onward.due)
+
     def _ended(self, file: StoreFile, row: Row, verdict: Verdict, state: int | None, due: int | None) -> State | None:
         """Lets the row itself tell what became of it."""
         if file.runs.get(row.id) is row:  # else it waits again already and was claimed anew
@@ -220,17 +250,20 @@ class Claims:
         if state is None:
             return None
         context = row.run
-        if verdict is not SUCCEEDED:
+        outcome = verdict.outcome if isinstance(verdict, Onward) else verdict
+        if verdict is not SUCCEEDED and outcome is not None:
             context = context_of(row)
-            if isinstance(verdict, Succeeded):
-                context.result = verdict.result
+            if isinstance(outcome, Succeeded):
+                context.result = outcome.result
             else:
-                context.error = verdict.error
-            if isinstance(verdict, Failed | Again):
-                context.trace = verdict.trace
+                context.error = outcome.error
+            if isinstance(outcome, Failed | Again):
+                context.trace = outcome.trace
         row.ended = self._moments.elapsed() / SECOND
         row.state = STATES[state]
-        if row.state is State.SCHEDULED and due is not None:
+        if isinstance(verdict, Onward):
+            go_on(row, verdict)
+        elif row.state is State.SCHEDULED and due is not None:
             terms = row.terms = row.terms or Terms()
             if terms.nominal is None:
                 terms.nominal, terms.date = row.due, terms.wall
@@ -249,13 +282,20 @@ class Claims:
         more, terms, context = More(), row.terms, row.run
         if terms is not None and terms.until is not None:
             more.until = (self._moments.basis, micros(terms.until))
-        more.nominal = self._nominal(row, isinstance(verdict, Again))
-        if isinstance(verdict, Succeeded):
-            more.result = verdict.result
+        series, outcome = row.series, verdict
+        if isinstance(verdict, Onward):
+            series, outcome = verdict.series, verdict.outcome  # type: ignore[assignment]
+            more.nominal = None if verdict.nominal is None else (self._moments.basis, micros(verdict.nominal))
         else:
-            more.error = verdict.error
-        if isinstance(verdict, Failed | Again):
-            more.trace = verdict.trace
+            more.nominal = self._nominal(row, isinstance(verdict, Again))
+        if series is not None:
+            more.series = stored_series(series, self._moments)
+        if isinstance(outcome, Succeeded):
+            more.result = outcome.result
+        elif outcome is not None and not isinstance(outcome, Onward):
+            more.error = outcome.error
+        if isinstance(outcome, Failed | Again):
+            more.trace = outcome.trace
         if context is not None:
             more.progress, more.log, more.timed_out = context.progress_now, tuple(context.lines), context.timed_out
         return more
@@ -268,6 +308,59 @@ class Claims:
         if date is not None:
             return WALL, round(date * SECOND)
         return self._moments.basis, micros(row.due if terms.nominal is None else terms.nominal)
+
+    def part(self, file: StoreFile, row: Row, onward: Onward, full: bool) -> Row | None:
+        """See `Store.part`. `full`: see `take`."""
+        terms, of = Terms(), row.terms
+        assert of is not None
+        terms.tags, terms.created, terms.nominal, terms.date, terms.wall = (
+            of.tags,
+            self._moments.elapsed() / SECOND,
+            of.nominal,
+            of.date,
+            of.wall,
+        )
+        run = Row(row.job, row.due, None, None, row.priority, terms, row.kind)
+        run.id, run.attempt, run.state = file.next_id(), 1, State.RUNNING
+        (basis, _), due = self._place(onward)
+        more, now = write_more(self._more(row, onward)), self._moments.stamp()
+        since = (WALL, round(of.wall * SECOND)) if of.wall is not None else (self._moments.basis, micros(row.due))
+
+        def work(connection: Connection) -> int | None:
+            moved = connection.execute(PART, (now, basis, due, more, row.id, file.number, row.attempt)).fetchall()
+            if not moved:
+                return None
+            connection.execute(RUN, (run.id, *since, now, file.number, row.id))
+            file.runs[run.id] = run
+            return int(moved[0][0])
+
+        try:
+            state = file.write(work, full)
+        except BaseException:
+            file.runs.pop(run.id, None)
+            raise
+        if state is None:
+            return None
+        if file.runs.get(row.id) is row:
+            file.runs.pop(row.id, None)
+        row.state = STATES[state]
+        go_on(row, onward)
+        return run
+
+    def after_pause(self, row: Row, record: Record) -> dict[str, object]:
+        """New values for the row of a recurring job that is paused no longer, whose moments in the pause are skipped."""
+        if row.series is None or isinstance(row.series.trigger, codec.StoredTrigger):
+            return {}
+        onward = resumed(row, self._moments.elapsed() / SECOND, self._moments.wall() / SECOND)
+        if onward is None:
+            return {}
+        (basis, _), due = self._place(onward)
+        more = msgspec.structs.replace(
+            read_more(record[MORE]),
+            nominal=None if onward.nominal is None else (self._moments.basis, micros(onward.nominal)),
+            series=stored_series(onward.series, self._moments),
+        )
+        return {"basis": basis, "due": due, "more": write_more(more)}
 
     def hand_back(self, file: StoreFile, rows: Sequence[Row], patience: float) -> list[Row]:
         """Claimed rows that were not started wait again, as if they had not been claimed; gives those that do."""
@@ -339,23 +432,12 @@ class Claims:
                 return []
             records = connection.execute(f"SELECT {COLUMNS} FROM job WHERE state = {schema.RUNNING} AND owner = ?", (number,)).fetchall()
             left = [(record, self._verdict_after_crash(record)) for record in records]
-            runs = [
-                [
-                    record[ID],
-                    record[ATTEMPT],
-                    NUMBER_OF[verdict.state],
-                    None,
-                    record[STARTED],
-                    record[LATE],
-                    self._more_after_crash(record, verdict),
-                    False,
-                ]
-                for record, verdict in left
-            ]
+            runs = [self._settled_by_crash(record, verdict) for record, verdict in left]
             values = {"now": self._moments.stamp(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
             states = {id: state for id, _, state in connection.execute(SETTLE, values).fetchall()}
             connection.execute(
-                f"UPDATE job SET flags = flags + {schema.CRASH} WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(states)),)
+                f"UPDATE job SET flags = flags + {schema.CRASH} WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps([record[ID] for record, verdict in left if not isinstance(verdict, Onward)]),),
             )
             gone = connection.execute("DELETE FROM process WHERE n = ? RETURNING n", (number,)).fetchall()
             found.update(died=bool(gone), ran=len(records))
@@ -371,12 +453,29 @@ class Claims:
         kind, flags = self._kinds.kind_of(record[KIND]), record[FLAGS]
         crashes = 1 + flags // schema.CRASH
         if flags & schema.AT_MOST_ONCE:
-            return Interrupted("its process died while it ran, and its kind says on_crash='interrupt'")
+            return self._onward(record, Interrupted("its process died while it ran, and its kind says on_crash='interrupt'"))
         most = CRASHES if kind is None else max(CRASHES, kind.options.retry.attempts)
         # Where the kind is not known here, another process, which claims it, will see to it.
         if crashes >= most and kind is not None:
-            return Failed(f"its process died while it ran, {crashes} times of at most {most}")
+            return self._onward(record, Failed(f"its process died while it ran, {crashes} times of at most {most}"))
         return Again(0.0, "its process died while it ran")
+
+    def _onward(self, record: Record, verdict: Verdict) -> Verdict:
+        """Of a recurring job only this run is over, unless nobody here knows its trigger."""
+        row = row_of(record, self._kinds.told(record[KIND]), None, self._moments)
+        if row.series is None or isinstance(row.series.trigger, codec.StoredTrigger):
+            return verdict
+        return follow(row, verdict, self._moments.elapsed() / SECOND, self._moments.wall() / SECOND)
+
+    def _settled_by_crash(self, record: Record, verdict: Verdict) -> tuple[object, ...]:
+        """The values of a run in `SETTLE`."""
+        run = (record[ID], record[ATTEMPT], NUMBER_OF[verdict.state])
+        times = (record[STARTED], record[LATE])
+        if not isinstance(verdict, Onward):
+            return (*run, None, *times, self._more_after_crash(record, verdict), False)
+        row = row_of(record, self._kinds.told(record[KIND]), None, self._moments)
+        place, due = self._place(verdict)
+        return (*run, due, *times, write_more(self._more(row, verdict)), False, *place)
 
     def _more_after_crash(self, record: Record, verdict: Verdict) -> str | None:
         more = msgspec.structs.replace(read_more(record[MORE]))

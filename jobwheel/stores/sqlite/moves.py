@@ -15,7 +15,8 @@ from jobwheel.store import IfExists
 from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.adds import Add, insert
 from jobwheel.stores.sqlite.group import Record, Write
-from jobwheel.stores.sqlite.records import BY_ID, BY_KEY, COLUMNS, ID, STATE
+from jobwheel.stores.sqlite.kinds import Kinds
+from jobwheel.stores.sqlite.records import BY_ID, BY_KEY, COLUMNS, DATA, ID, KIND, MORE, PRIORITY, STATE, TAGS, read_more
 
 WAITING = f"({schema.SCHEDULED}, {schema.PAUSED}, {schema.PARKED})"
 HOLDER = schema.HOLDER
@@ -23,7 +24,7 @@ HOLDER = schema.HOLDER
 BRIEF = "id, kind, key, priority, state, basis, due"
 """What is told of a row that was cancelled; who wants to know more reads it."""
 PENDING = f"SELECT coalesce(sum(n), 0) FROM tally WHERE state IN {WAITING}"
-_END = f"UPDATE job SET state = {schema.CANCELLED}, ended = ? WHERE id = ? RETURNING {BRIEF}"
+_END = f"UPDATE job SET state = {schema.CANCELLED}, ended = ?, toucher = NULL WHERE id = ? RETURNING {BRIEF}"
 _SUPERSEDE = f"UPDATE job SET flags = flags | {schema.SUPERSEDED} WHERE id = ?"
 
 Refs = int | str
@@ -32,14 +33,24 @@ Refs = int | str
 class AddOne(Add):
     """Adds a row; the result is (id of the row that now holds, `BRIEF` of the row that it replaced or None)."""
 
-    __slots__ = ("_if_exists", "_key", "_limit", "_now")
+    __slots__ = ("_if_exists", "_key", "_kinds", "_limit", "_now")
 
     def __init__(
-        self, deadline: float, full: bool, id: int, values: Record, key: str | None, if_exists: IfExists, limit: int, now: Callable[[], int]
+        self,
+        deadline: float,
+        full: bool,
+        id: int,
+        values: Record,
+        key: str | None,
+        if_exists: IfExists,
+        limit: int,
+        now: Callable[[], int],
+        kinds: Kinds,
     ) -> None:
         super().__init__(deadline, full, id, values, plain=not limit)
         self.result = (id, None)
         self._key = key
+        self._kinds = kinds
         self._if_exists = if_exists
         self._limit = limit
         self._now = now
@@ -47,13 +58,13 @@ class AddOne(Add):
     def run(self, connection: Connection) -> None:
         if self._limit:
             check_room(connection, self._limit, 1, [self._key])
-        self.result = add_contended(connection, self.id, self.values, self._key, self._if_exists, self._now())
+        self.result = add_contended(connection, self.id, self.values, self._key, self._if_exists, self._now(), self._kinds)
 
 
 class AddMany(Write):
     """Adds rows in order, all or none; the result has, by position, what `AddOne` gives for those that met another job with their key."""
 
-    __slots__ = ("_limit", "_now", "_rows", "_values")
+    __slots__ = ("_kinds", "_limit", "_now", "_rows", "_values")
 
     def __init__(
         self,
@@ -63,8 +74,10 @@ class AddMany(Write):
         values: Sequence[Record],
         limit: int,
         now: Callable[[], int],
+        kinds: Kinds,
     ) -> None:
         super().__init__(deadline, full, alone=True)
+        self._kinds = kinds
         self._rows = rows
         self._values = values
         self._limit = limit
@@ -75,14 +88,14 @@ class AddMany(Write):
             check_room(connection, self._limit, len(self._rows), [row.key for row, _ in self._rows])
         left = insert(connection, self._values)
         self.result = {
-            number: add_contended(connection, row.id, self._values[number], row.key, if_exists, self._now())
+            number: add_contended(connection, row.id, self._values[number], row.key, if_exists, self._now(), self._kinds)
             for number, (row, if_exists) in enumerate(self._rows if left else ())
             if row.id in left
         }
 
 
 def add_contended(
-    connection: Connection, id: int, values: Record, key: str | None, if_exists: IfExists, now: int
+    connection: Connection, id: int, values: Record, key: str | None, if_exists: IfExists, now: int, kinds: Kinds
 ) -> tuple[int, Record | None]:
     """Adds a row after a look at who has its key."""
     replaced: Record | None = None
@@ -93,12 +106,37 @@ def add_contended(
             raise JobExists(key, holder[ID])
         if if_exists == "keep":
             return holder[ID], None
+        if _same(holder, values, kinds):
+            _renew(connection, holder, values)
+            return holder[ID], None
         if holder[STATE] == schema.RUNNING:
             connection.execute(_SUPERSEDE, (holder[ID],))
         else:
             (replaced,) = connection.execute(_END, (now, holder[ID])).fetchall()
     insert(connection, [values])
     return id, replaced
+
+
+NEW_KIND, NEW_DATA, NEW_PRIORITY, NEW_TAGS, NEW_MORE = 1, 2, 4, 9, 10
+"""Places in the values of a row that is to be added."""
+
+
+def _same(holder: Record, values: Record, kinds: Kinds) -> bool:
+    """Whether both are the same recurring job, by their stored forms; see `recurring.same`."""
+    if values[NEW_MORE] is None or holder[MORE] is None or holder[DATA] != values[NEW_DATA]:
+        return False
+    new, old = read_more(values[NEW_MORE]).series, read_more(holder[MORE]).series
+    if new is None or old is None or (new.trigger.kind, bytes(new.trigger.fields)) != (old.trigger.kind, bytes(old.trigger.fields)):
+        return False
+    return holder[KIND] in kinds.numbers_of(kinds.told(values[NEW_KIND]).name)
+
+
+def _renew(connection: Connection, holder: Record, values: Record) -> None:
+    """What may differ in an equal recurring job is the newer one's."""
+    if (holder[PRIORITY], holder[TAGS]) != (values[NEW_PRIORITY], values[NEW_TAGS]):
+        connection.execute("DELETE FROM tag WHERE job = ?", (holder[ID],))
+        connection.execute("UPDATE job SET priority = ?, tags = ? WHERE id = ?", (values[NEW_PRIORITY], values[NEW_TAGS], holder[ID]))
+        connection.execute("INSERT OR IGNORE INTO tag SELECT value, ? FROM json_each(coalesce(?, '[]'))", (holder[ID], values[NEW_TAGS]))
 
 
 def check_room(connection: Connection, limit: int, wanted: int, keys: Sequence[str | None]) -> None:
@@ -142,7 +180,7 @@ class CancelMany(Write):
     def run(self, connection: Connection) -> None:
         which = f"id IN (SELECT value FROM json_each(?)) AND +state IN {WAITING}"
         self.result = connection.execute(
-            f"UPDATE job SET state = {schema.CANCELLED}, ended = ? WHERE {which} RETURNING {BRIEF}", self._values
+            f"UPDATE job SET state = {schema.CANCELLED}, ended = ?, toucher = NULL WHERE {which} RETURNING {BRIEF}", self._values
         ).fetchall()
 
 
@@ -182,7 +220,8 @@ _CANCEL = f"""
 UPDATE job SET
     state = CASE state WHEN {schema.RUNNING} THEN {schema.RUNNING} ELSE {schema.CANCELLED} END,
     flags = CASE state WHEN {schema.RUNNING} THEN flags | {schema.CANCEL_ASKED} ELSE flags END,
-    ended = CASE state WHEN {schema.RUNNING} THEN NULL ELSE ? END
+    ended = CASE state WHEN {schema.RUNNING} THEN NULL ELSE ? END,
+    toucher = NULL
 WHERE """
 
 

@@ -4,6 +4,7 @@ A row whose kind this process does not know, or whose data it cannot read, is `u
 file, so that another process, which knows better, runs it all the same.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,15 +13,18 @@ import msgspec
 from jobwheel import codec
 from jobwheel.job import IJob, JobContext
 from jobwheel.kind import Kind
-from jobwheel.row import Row, ScheduledJob, Terms
+from jobwheel.recurring import on_grid
+from jobwheel.row import Row, ScheduledJob, Series, Terms, told_of
 from jobwheel.state import State
 from jobwheel.stores.sqlite import schema
+from jobwheel.stores.sqlite.file import StoreFile
 from jobwheel.stores.sqlite.group import Record
 from jobwheel.stores.sqlite.kinds import Kinds
 from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
+from jobwheel.trigger import Every
 
-COLUMNS = "id, kind, data, key, priority, state, basis, due, delay, attempt, created, flags, tags, more, started, late, ended"
-ID, KIND, DATA, KEY, PRIORITY, STATE, BASIS, DUE, DELAY, ATTEMPT, CREATED, FLAGS, TAGS, MORE, STARTED, LATE, ENDED_AT = range(17)
+COLUMNS = "id, kind, data, key, priority, state, basis, due, delay, attempt, created, flags, tags, more, started, late, ended, toucher"
+ID, KIND, DATA, KEY, PRIORITY, STATE, BASIS, DUE, DELAY, ATTEMPT, CREATED, FLAGS, TAGS, MORE, STARTED, LATE, ENDED_AT, TOUCHER = range(18)
 """Their places in a record."""
 
 BY_ID = f"SELECT {COLUMNS} FROM job WHERE id = ?"
@@ -32,6 +36,18 @@ STATES = (
 )  # fmt: skip
 """By their numbers in the file."""
 NUMBER_OF = {state: number for number, state in enumerate(STATES)}
+
+
+class StoredSeries(msgspec.Struct, omit_defaults=True):
+    """See `row.Series`."""
+
+    trigger: codec.StoredTrigger
+    anchor: tuple[int, int] | None = None
+    runs: int = 0
+    failures: int = 0
+    skipped: int = 0
+    last_success: int | None = None
+    before: int = 0
 
 
 class More(msgspec.Struct, omit_defaults=True):
@@ -47,6 +63,7 @@ class More(msgspec.Struct, omit_defaults=True):
     progress: tuple[Any, ...] | None = None
     log: tuple[str, ...] = ()
     timed_out: bool = False
+    series: StoredSeries | None = None
 
 
 RESULT_LENGTH = 10_000
@@ -115,14 +132,28 @@ def values_of(row: Row, kind: int, data: bytes, moments: Moments) -> Record:
     tags = more = None
     if terms is not None:
         tags = _encode(terms.tags).decode() if terms.tags else None
-        more = write_more(More(until=(moments.basis, micros(terms.until)))) if terms.until is not None else None
+        if terms.until is not None or terms.series is not None:
+            more = write_more(
+                More(
+                    until=None if terms.until is None else (moments.basis, micros(terms.until)),
+                    nominal=None if terms.nominal is None else (moments.basis, micros(terms.nominal)),
+                    series=None if terms.series is None else stored_series(terms.series, moments),
+                )
+            )
     delay = None if row.delay is None else micros(row.delay)
     return row.id, kind, data.decode(), row.key, row.priority, basis, due, delay, created, tags, more
 
 
+def as_promised(record: Record, file: StoreFile) -> Record:
+    """The row of a job that this process's touches have put off, with the moment that they promised."""
+    if record[TOUCHER] != file.number:
+        return record
+    return (*record[:DUE], file.promises.exact(record[ID], record[BASIS], record[DUE]), *record[DUE + 1 :])
+
+
 def row_of(record: Record, kind: Kind, job: IJob | None, moments: Moments) -> Row:
     """A row for a runner, or to tell of."""
-    id, _, _, key, priority, state, basis, due, delay, attempt, created, _, tags, text, _, _, ended = record
+    id, _, _, key, priority, state, basis, due, delay, attempt, created, _, tags, text, _, _, ended, _ = record
     terms = Terms()
     row = Row(job, moments.to_elapsed(basis, due), None if delay is None else delay / SECOND, key, priority, terms, kind)
     row.id, row.attempt, row.state = id, attempt, STATES[state]
@@ -141,12 +172,42 @@ def row_of(record: Record, kind: Kind, job: IJob | None, moments: Moments) -> Ro
         if more.nominal is not None:
             terms.nominal = moments.to_elapsed(*more.nominal)
             terms.date = more.nominal[1] / SECOND if more.nominal[0] == WALL else None
+        if more.series is not None:
+            terms.series = _series_of(more.series, row.due if terms.nominal is None else terms.nominal, moments)
     return row
+
+
+def stored_series(series: Series, moments: Moments) -> StoredSeries:
+    """As it is kept in `More`."""
+    trigger = series.trigger
+    return StoredSeries(
+        trigger if isinstance(trigger, codec.StoredTrigger) else codec.encode_trigger(trigger),
+        None if series.anchor is None else (moments.basis, series.anchor),
+        series.runs, series.failures, series.skipped,
+        None if series.last_success is None else round(series.last_success * SECOND),
+        series.before,
+    )  # fmt: skip
+
+
+def _series_of(stored: StoredSeries, nominal: float, moments: Moments) -> Series:
+    """`nominal`: the elapsed moment that the row stands at. A trigger that cannot be made here stays in its stored form."""
+    trigger: Any = stored.trigger
+    with suppress(codec.UnreadableData):
+        trigger = codec.decode_trigger(stored.trigger)
+    anchor = None
+    if stored.anchor is not None:
+        basis, anchor = stored.anchor
+        if basis != moments.basis:
+            anchor = round(moments.to_elapsed(basis, anchor) * SECOND)
+            if isinstance(trigger, Every):
+                anchor = on_grid(trigger, anchor, nominal)  # both were rounded
+    last = None if stored.last_success is None else stored.last_success / SECOND
+    return Series(trigger, anchor, stored.runs, stored.failures, stored.skipped, last, stored.before)
 
 
 def picture_of(record: Record, kinds: Kinds, moments: Moments, run: Row | None) -> ScheduledJob:
     """What users see. `run`: the row itself where this process runs it, which knows more than the file."""
-    id, number, data, key, priority, code, basis, due, _, attempt, created, flags, tags, text, started, late, ended = record
+    id, number, data, key, priority, code, basis, due, _, attempt, created, flags, tags, text, started, late, ended, _ = record
     name, kind = kinds.name_of(number), kinds.kind_of(number)
     state = STATES[code]
     job = None
@@ -155,9 +216,11 @@ def picture_of(record: Record, kinds: Kinds, moments: Moments, run: Row | None) 
             job = codec.decode(kind, data)
         except codec.UnreadableData:
             kind = None
-    if code in (schema.SCHEDULED, schema.PAUSED, schema.PARKED):
-        state = State.UNRESOLVABLE if kind is None else State.SCHEDULED if code == schema.PARKED else state
     more = read_more(text)
+    series = None if more.series is None else _series_of(more.series, moments.to_elapsed(basis, due), moments)
+    readable = kind is not None and (series is None or not isinstance(series.trigger, codec.StoredTrigger))
+    if code in (schema.SCHEDULED, schema.PAUSED, schema.PARKED):
+        state = State.UNRESOLVABLE if not readable else State.SCHEDULED if code == schema.PARKED else state
     context: JobContext | None = None
     asked = bool(flags & schema.CANCEL_ASKED) or more.timed_out
     if run is not None and run.attempt == attempt and code == schema.RUNNING:
@@ -168,7 +231,8 @@ def picture_of(record: Record, kinds: Kinds, moments: Moments, run: Row | None) 
     if context is not None:
         asked = asked or context.cancel_asked or context.timed_out
     return ScheduledJob(
-        id, name if kind is None else kind.name, key, job, _date(moments.to_wall(basis, due)), state, attempt, priority,
+        id, name if kind is None else kind.name, key, job, _date(moments.to_wall(basis, due)), state,
+        attempt if series is None else attempt - series.before, priority,
         () if tags is None else _tags.decode(tags), _date(created / SECOND),
         started=None if started is None else _date(started / SECOND),
         ended=None if ended is None else _date(ended / SECOND),
@@ -178,6 +242,7 @@ def picture_of(record: Record, kinds: Kinds, moments: Moments, run: Row | None) 
         log=more.log if context is None else tuple(context.lines),
         cancel_requested=asked,
         timed_out=more.timed_out if context is None else context.timed_out,
+        **({} if series is None else told_of(series)),
     )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ from jobwheel.stores.sqlite.records import (
     write_more,
 )
 from jobwheel.stores.sqlite.window import Window
-from jobwheel.verdict import Verdict
+from jobwheel.verdict import Onward, Verdict
 
 T = TypeVar("T")
 
@@ -157,7 +157,9 @@ class SqliteStore(Store):
 
     def _add(self, file: StoreFile, row: Row, if_exists: IfExists) -> tuple[int, Record | None]:
         values = self._prepared(file, row)
-        write = moves.AddOne(self._deadline(), self._full, row.id, values, row.key, if_exists, self._limit, self._moments.stamp)
+        write = moves.AddOne(
+            self._deadline(), self._full, row.id, values, row.key, if_exists, self._limit, self._moments.stamp, self._kinds
+        )
         return file.group.submit(write)  # type: ignore[no-any-return]
 
     def add_many(self, rows: Sequence[tuple[Row, IfExists]]) -> list[tuple[Row, Row | None]]:
@@ -171,7 +173,7 @@ class SqliteStore(Store):
 
     def _add_many(self, file: StoreFile, rows: Sequence[tuple[Row, IfExists]]) -> dict[int, tuple[int, Record | None]]:
         values = [self._prepared(file, row) for row, _ in rows]
-        write = moves.AddMany(self._deadline(), self._full, rows, values, self._limit, self._moments.stamp)
+        write = moves.AddMany(self._deadline(), self._full, rows, values, self._limit, self._moments.stamp, self._kinds)
         return file.group.submit(write)  # type: ignore[no-any-return]
 
     def _prepared(self, file: StoreFile, row: Row) -> Record:
@@ -319,6 +321,15 @@ class SqliteStore(Store):
                     self._make_way(row.kind.name, row.id)
         return states
 
+    def part(self, row: Row, onward: Onward) -> Row | None:
+        file = self._file
+        run = self._claims.part(file, row, onward, self._full and row.kind.options.on_crash == "interrupt")
+        if run is not None and self._limited:
+            with self._limited_lock:
+                self._make_way(row.kind.name, row.id)
+                self._limited.setdefault(row.kind.name, set()).add(run.id)
+        return run
+
     def hand_back(self, rows: Iterable[Row], patience: float = PATIENCE) -> list[Row]:
         rows = list(rows)
         for row in rows:
@@ -379,7 +390,7 @@ class SqliteStore(Store):
             values: dict[str, Any] = {"more": _without_nominal(record[MORE])}
             if wall is not None:
                 return values | {"basis": 0, "due": round(wall * SECOND)}
-            if record[DELAY] is None:
+            if record[DELAY] is None and read_more(record[MORE]).series is None:
                 values["delay"] = max(0, micros(due) - self._moments.elapsed())  # from now on it has a delay, and may be touched
             return values | {"basis": self._moments.basis, "due": micros(due)}
 
@@ -414,7 +425,15 @@ class SqliteStore(Store):
         return self._flip(ref, schema.SCHEDULED, schema.PAUSED)
 
     def resume(self, ref: Ref) -> Row | None:
-        return self._flip(ref, schema.PAUSED, schema.SCHEDULED)
+        def decide(_: object, record: Record) -> dict[str, Any] | None:
+            if record[STATE] != schema.PAUSED:
+                return None
+            values: dict[str, Any] = {"state": schema.SCHEDULED}
+            if record[MORE] is not None and (row := self._row(record)).series is not None:
+                values |= self._claims.after_pause(row, record)
+            return values
+
+        return self._edited(ref, decide)
 
     def _flip(self, ref: Ref, now: int, to: int) -> Row | None:
         ref = named(ref)
