@@ -130,9 +130,11 @@ class Dispatcher:
         self._ends = 0  # changes whenever a run of a kind with `max_running` ends
         self._warned = -WARN_EVERY
         self._alarms = 0  # on their way through the room
-        self._alarm_lock = threading.RLock()  # guards the counts _alarms and _ends, for a few instructions
+        self._alarm_lock = threading.RLock()  # guards the counts _alarms, _ends and faults, for a few instructions
         self._soon: deque[Entry] = deque()  # due, and to be claimed again when the next alarm comes
         self._wait = FIRST_WAIT
+        self.faults = 0
+        """Errors that the threads of engine and keeper survived."""
         self.store_error: str | None = None
         """Why the store does not take claims or verdicts now."""
 
@@ -225,8 +227,7 @@ class Dispatcher:
                 works = self._stopped or self._pump_once(engine, min(engine.room(), BATCH))
             finally:
                 self._pumping.release()
-            if self._hub.listeners:
-                self._hub.deliver()
+            self._hub.deliver()
             if not works:
                 return
 
@@ -238,7 +239,7 @@ class Dispatcher:
         if claim is None:
             return False
         rows, later, held = claim
-        rows = [self._begun(row) if row.series is not None else row for row in rows]
+        rows = [self._begun(row) if row.terms is not None and row.series is not None else row for row in rows]
         for entry in later:
             self._arm_later(entry)
         for kind, entry in held:
@@ -262,7 +263,7 @@ class Dispatcher:
         now, wall = self._clock.elapsed(), self._clock.wall()
         if skipped := begin(row, now, wall):
             self._tell_skipped(row, skipped)
-        onward = part(row, now, wall)
+        onward = None if too_late(row, now) is not None else part(row, now, wall)
         if onward is None:
             return row
         try:
@@ -337,7 +338,12 @@ class Dispatcher:
 
     def trouble(self, way: str, error: Exception) -> None:
         """This way to the store fails. Told once until all ways work."""
+        self._note_trouble(way, error)
+        self._hub.deliver()
+
+    def _note_trouble(self, way: str, error: Exception) -> None:
         if not self._failing:
+            self._hub.fault("store", error)
             log.error(
                 "the store fails, jobs wait until it works again: %s", error, exc_info=None if isinstance(error, StoreError) else error
             )
@@ -357,14 +363,14 @@ class Dispatcher:
 
     def _store_failed(self, error: Exception) -> None:
         """Remembers to try again, ever less often."""
-        self.trouble("run", error)
+        self._note_trouble("run", error)
         if not self._alarms:  # two threads may pass here at once: then it is tried twice
             wait, self._wait = self._wait, min(2 * self._wait, LONGEST_WAIT)
             self.poke(wait)
 
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
-        if row.series is not None:
+        if row.terms is not None and row.series is not None:
             verdict = follow(row, verdict, self._clock.elapsed(), self._clock.wall())
         if self._store.durable:
             self._verdicts.append((row, attempt, verdict))
@@ -375,6 +381,7 @@ class Dispatcher:
         except Exception as error:
             self._verdicts.append((row, attempt, verdict))
             self._store_failed(error)
+            self._hub.deliver()
             return
         self._settled(row, verdict, state)
 
@@ -386,15 +393,18 @@ class Dispatcher:
         verdicts = self._verdicts
         while verdicts and self._settling.acquire(blocking=False):
             batch: list[tuple[Row, int, Verdict]] = []
+            states: list[State | None] | None = None
             try:
                 batch += (verdicts.popleft() for _ in range(min(len(verdicts), BATCH)))
                 states = self._store.settle_many(batch, patience)
             except Exception as error:
                 verdicts.extendleft(reversed(batch))
                 self._store_failed(error)
-                return
             finally:
                 self._settling.release()
+            if states is None:
+                self._hub.deliver()
+                return
             if self.store_error is not None:
                 self.works("run")
             for (row, _, verdict), state in zip(batch, states, strict=True):
@@ -426,6 +436,12 @@ class Dispatcher:
         if self._hub.listeners:
             self._emit(JobTimedOut, row)
             self._hub.deliver()
+
+    def fault(self, where: str, error: BaseException) -> None:
+        """See `Desk`."""
+        with self._alarm_lock:
+            self.faults += 1
+        self._hub.fault(where, error)
 
     def release(self, kind: str) -> None:
         """A run of this kind, of which only so many may run, is over: the next one of it may be claimed. See `Desk`."""

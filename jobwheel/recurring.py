@@ -155,7 +155,7 @@ def begin(row: Row, now: float, wall: float) -> int:
         moment = axis.latest(most, nominal, now + offset)
         assert moment is not None
         skipped = axis.count(nominal, moment)
-    except Exception as error:  # an application's trigger: its run is not to be lost
+    except BaseException as error:  # an application's trigger: its run is not to be lost
         log.error("job %d (%s): its trigger failed, so no missed runs are made up for: %s", row.id, row.kind.name, error)
         return 0
     row.due, terms.nominal, terms.date = moment - offset, None, None
@@ -197,7 +197,10 @@ def same(row: Row, other: Row) -> bool:
     """Whether two rows are the same recurring job: of one kind, with equal data and trigger."""
     if row.series is None or other.series is None or row.kind.name != other.kind.name:
         return False
-    return bool(row.series.trigger == other.series.trigger) and _data(row.job) == _data(other.job)
+    try:
+        return bool(row.series.trigger == other.series.trigger) and _data(row.job) == _data(other.job)
+    except Exception:  # an application's values can do anything when they are compared
+        return False
 
 
 def _data(job: Any) -> object:
@@ -223,7 +226,7 @@ def _onward(row: Row, series: Series, outcome: Outcome | None, now: float, wall:
             before=row.attempt,
         )
         return _placed(series, moment, offset, outcome, skipped)
-    except Exception as error:
+    except BaseException as error:
         log.exception("job %d (%s): its trigger failed, so it has no next run", row.id, row.kind.name)
         last = "" if outcome is None else f"; its last run: {outcome.state}"
         return Failed(f"its trigger failed, so it has no next run: {type(error).__name__}: {error}{last}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from jobwheel.after_commit import call_after_commit
 from jobwheel.delay import seconds
 from jobwheel.errors import BadType, BadValue, StoreError, UsageError, WaitTimeout
-from jobwheel.events import Event, Hub, JobAdded, JobCancelled
+from jobwheel.events import ErrorHook, Event, Hub, JobAdded, JobCancelled
 from jobwheel.job import IJob
 from jobwheel.kind import registered_kinds
 from jobwheel.lifecycle import Lifecycle, Parts, Session
@@ -225,11 +225,12 @@ class TimerManager:
         return self._move(ref, now + wall - self._wall(), wall)
 
     def run_now(self, ref: Ref) -> bool:
-        """Lets a waiting job run as soon as a worker is free; a paused one is resumed for it. False: it does not wait."""
-        if not self._move(ref, self._elapsed(), None):
-            return False
+        """Lets a waiting job run as soon as a worker is free; a paused one is resumed for it. False: it does not wait.
+
+        For a recurring job this is a run more: its next moment after that is the one that it had been, if that is still to come.
+        """
         self.resume(ref)
-        return True
+        return self._move(ref, self._elapsed(), None)
 
     def _move(self, ref: Ref, due: float, wall: float | None) -> bool:
         row = self._use().store.reschedule(check_ref(ref), due, wall)
@@ -256,7 +257,10 @@ class TimerManager:
         return True
 
     def resume(self, ref: Ref) -> bool:
-        """Lets a paused job wait for its due moment again; one that has passed means now. False: it is not paused."""
+        """Lets a paused job wait for its due moment again; one that has passed means now. False: it is not paused.
+
+        A recurring job goes on with its next moment: those that passed in the pause are skipped.
+        """
         row = self._use().store.resume(check_ref(ref))
         if row is None:
             return False
@@ -365,6 +369,23 @@ class TimerManager:
         if not callable(listener):
             raise BadType(f"on(..., {listener!r}): the listener is called with the event, so it must be callable")
         self._hub.on(event_type, listener)
+
+    def on_error(self, hook: ErrorHook) -> None:
+        """From now on `hook(error, where)` is called with each error that the timer's own threads and parts meet and survive.
+
+            timer.on_error(lambda error, where: sentry_sdk.capture_exception(error))
+
+        `where` is "ticker", "keeper", "watch", "worker" (outside of any job), "loop" (a job stopped the event loop of coroutine jobs),
+        "store" (it fails: once until it works again) or "listener" (one of `on` raised). It is called as often as the error is logged:
+        what repeats is told once. A failed job is not among them; `on(events.JobFailed, ...)` hears of that.
+
+        The hook runs on the thread of the listeners, under no lock, and so it may be slow, call the timer, or raise, which is logged once
+        for each kind of error and told to no hook. It waits for its turn behind at most 10 000 events; beyond these it is dropped, and
+        counted in `health`. With `manual_timer` it runs in the calling thread.
+        """
+        if not callable(hook):
+            raise BadType(f"on_error({hook!r:.80}): the hook is called with the error and where it was met, so it must be callable")
+        self._hub.on_error(hook)
 
     # --- running ---
 
