@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from jobwheel.clock import Clock
@@ -370,7 +370,7 @@ class Dispatcher:
 
     def done(self, row: Row, attempt: int, verdict: Verdict) -> None:
         """Settles a run; see `Desk`."""
-        if row.terms is not None and row.series is not None:
+        if row.terms is not None and row.series is not None and row.attempt == attempt and row.state is State.RUNNING:
             verdict = follow(row, verdict, self._clock.elapsed(), self._clock.wall())
         if self._store.durable:
             self._verdicts.append((row, attempt, verdict))
@@ -449,6 +449,20 @@ class Dispatcher:
             self._ends += 1
         self._release_one(kind)
         self.pump()
+
+    def release_up_to(self, room: Mapping[str, int]) -> None:
+        """So many more of these kinds may run now, runs of other processes being over: as many held ones may be claimed."""
+        entries: list[Entry] = []
+        for name in self._held.names():
+            for _ in range(room.get(name, 0)):
+                entry = self._held.take(name)
+                if entry is None:
+                    break
+                entries.append(entry)
+        for entry in reversed(entries):
+            self.backlog.push_front(entry)
+        if entries:
+            self.pump()
 
     def _release_one(self, name: str) -> None:
         entry = self._held.take(name)

@@ -37,13 +37,13 @@ class Grid:
 
     def __init__(self, every: Every, anchor: int) -> None:
         self._step = round(every.interval * SECOND)
-        self._anchor = anchor
+        self.anchor = anchor
 
     def after(self, moment: float) -> float:
         """The first one after `moment`."""
         return self._at(self._number(moment) + 1)
 
-    def count(self, start: float, end: float) -> int:
+    def count(self, start: float, end: float, most: int = 0) -> int:  # noqa: ARG002 (it costs nothing here)
         """How many there are after `start` and not after `end`."""
         return max(0, self._number(end) - self._number(start))
 
@@ -53,10 +53,10 @@ class Grid:
         return None if last < first else self._at(max(first, last - most + 1))
 
     def _number(self, moment: float) -> int:
-        return (round(moment * SECOND) - self._anchor) // self._step
+        return (round(moment * SECOND) - self.anchor) // self._step
 
     def _at(self, number: int) -> float:
-        return (self._anchor + number * self._step) / SECOND
+        return (self.anchor + number * self._step) / SECOND
 
 
 class Calendar:
@@ -70,11 +70,11 @@ class Calendar:
         due = self._next(datetime.fromtimestamp(moment, UTC))
         return None if due is None else due.timestamp()
 
-    def count(self, start: float, end: float) -> int:
-        """How many there are after `start` and not after `end`, to COUNTED at most."""
+    def count(self, start: float, end: float, most: int = COUNTED) -> int:
+        """How many there are after `start` and not after `end`; `most` if there are more."""
         found = 0
         moment = self.after(start)
-        while moment is not None and moment <= end and found < COUNTED:
+        while moment is not None and moment <= end and found < most:
             found += 1
             moment = self.after(moment)
         return found
@@ -146,11 +146,11 @@ def begin(row: Row, now: float, wall: float) -> int:
     there, and the answer is how many it leaves out.
     """
     series, terms, most = row.series, row.terms, row.kind.options.catch_up
-    if series is None or terms is None or not isinstance(most, int):
+    if series is None or terms is None or not isinstance(most, int) or row.nth != 1:
         return 0
     try:
         axis, nominal, offset = _axis(row, series, now, wall)
-        if axis.count(nominal, now + offset) < most:
+        if axis.count(nominal, now + offset, most) < most:
             return 0
         moment = axis.latest(most, nominal, now + offset)
         assert moment is not None
@@ -165,11 +165,17 @@ def begin(row: Row, now: float, wall: float) -> int:
 
 
 def follow(row: Row, verdict: Verdict, now: float, wall: float) -> Verdict:
-    """What becomes of the row of a recurring job whose run came to `verdict`: `Onward` to its next moment, or its end."""
-    series = row.series
-    if series is None or isinstance(verdict, Again | Cancelled | Onward):
+    """What becomes of a recurring job whose run came to `verdict`: `Onward` to its next moment, or its end, with this run counted.
+
+    To be called by whoever may write the row.
+    """
+    series, terms = row.series, row.terms
+    if series is None or terms is None or isinstance(verdict, Again | Onward):
         return verdict
-    return _onward(row, series, verdict, now, wall) or verdict
+    onward = None if isinstance(verdict, Cancelled) else _onward(row, series, verdict, now, wall)
+    if not isinstance(onward, Onward):
+        terms.series = msgspec.structs.replace(_counted(series, verdict, row, wall), before=series.before)
+    return onward or verdict
 
 
 def part(row: Row, now: float, wall: float) -> Onward | None:
@@ -186,10 +192,15 @@ def resumed(row: Row, now: float, wall: float) -> Onward | None:
     series = row.series
     if series is None or row.due > now:
         return None
+    series = msgspec.structs.replace(series, before=row.attempt)  # a run that waited for another attempt is over
+    if (start := _start_to_come(row, series, wall)) is not None:
+        return Onward(None, now + start - wall, start, None, series, 0)
     axis, nominal, offset = _axis(row, series, now, wall)
     moment = axis.after(now + offset)
     if moment is None:
         return None
+    if isinstance(axis, Grid):
+        series = msgspec.structs.replace(series, anchor=axis.anchor)
     return _placed(series, moment, offset, None, axis.count(nominal, now + offset) + 1)
 
 
@@ -211,25 +222,41 @@ def _data(job: Any) -> object:
 def _onward(row: Row, series: Series, outcome: Outcome | None, now: float, wall: float) -> Onward | Failed | None:
     """None: there is no next moment."""
     try:
+        if (start := _start_to_come(row, series, wall)) is not None:  # it was run before by hand
+            return Onward(outcome, now + start - wall, start, None, _counted(series, outcome, row, wall), 0)
         axis, nominal, offset = _axis(row, series, now, wall)
         moment = _next(row, outcome, axis, nominal, now + offset, offset)
         if moment is None:
             return None
-        missed = isinstance(outcome, Missed)
-        skipped = max(0, axis.count(nominal, moment) - 1) + missed
-        series = msgspec.structs.replace(
-            series,
-            anchor=round(nominal * SECOND) if series.anchor is None and isinstance(axis, Grid) else series.anchor,
-            runs=series.runs + (not missed),
-            failures=series.failures + isinstance(outcome, Failed | Interrupted),
-            last_success=wall if isinstance(outcome, Succeeded) else series.last_success,
-            before=row.attempt,
-        )
+        skipped = max(0, axis.count(nominal, moment) - 1) + isinstance(outcome, Missed)
+        series = _counted(series, outcome, row, wall)
+        if isinstance(axis, Grid):
+            series = msgspec.structs.replace(series, anchor=axis.anchor)
         return _placed(series, moment, offset, outcome, skipped)
     except BaseException as error:
         log.exception("job %d (%s): its trigger failed, so it has no next run", row.id, row.kind.name)
         last = "" if outcome is None else f"; its last run: {outcome.state}"
         return Failed(f"its trigger failed, so it has no next run: {type(error).__name__}: {error}{last}")
+
+
+def _counted(series: Series, outcome: Verdict | None, row: Row, wall: float) -> Series:
+    """The series after one run more; `outcome` None: one that goes on as a job of its own."""
+    return msgspec.structs.replace(
+        series,
+        runs=series.runs + (not isinstance(outcome, Missed)),
+        failures=series.failures + isinstance(outcome, Failed | Interrupted),
+        last_success=wall if isinstance(outcome, Succeeded) else series.last_success,
+        before=row.attempt,
+    )
+
+
+def _start_to_come(row: Row, series: Series, wall: float) -> float | None:
+    """The date of an `every(start=...)` whose grid has not begun, if it is still to come and the row does not stand there already."""
+    every, terms = series.trigger, row.terms
+    if series.anchor is not None or not isinstance(every, Every) or every.start is None or terms is None:
+        return None
+    start = every.start.timestamp()
+    return None if start <= wall or start in (terms.wall, terms.date) else start
 
 
 def _next(row: Row, outcome: Outcome | None, axis: Grid | Calendar, nominal: float, now: float, offset: float) -> float | None:
@@ -249,8 +276,12 @@ def _axis(row: Row, series: Series, now: float, wall: float) -> tuple[Grid | Cal
     terms = row.terms
     assert terms is not None
     if isinstance(series.trigger, Every):
-        nominal = row.due if terms.nominal is None else terms.nominal
-        return Grid(series.trigger, round(nominal * SECOND) if series.anchor is None else series.anchor), nominal, 0.0
+        nominal, anchor = row.due if terms.nominal is None else terms.nominal, series.anchor
+        if anchor is None:
+            start = series.trigger.start.timestamp() if series.trigger.start is not None else None
+            stands = start is None or start in (terms.wall, terms.date)
+            anchor = round((nominal if stands else now + start - wall) * SECOND)  # type: ignore[operator]
+        return Grid(series.trigger, anchor), nominal, 0.0
     date = terms.wall if terms.nominal is None else terms.date
     offset = wall - now
     # Without a date it was moved by hand to an elapsed moment.

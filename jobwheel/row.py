@@ -208,7 +208,8 @@ class ScheduledJob(msgspec.Struct, frozen=True):
     reason given to `CancelJob`; `trace` its traceback. `lateness` is in seconds, of the present or last run.
 
     A recurring job is one job all its life: `due` is its next moment, `error`, `result` and the like are of its last run, and `runs`,
-    `failures`, `skipped` count those that are over, those of them that failed, and the moments of its trigger that had none.
+    `failures`, `skipped` count those that are over, those of them that failed, and the moments of its trigger that had none. With
+    `overlap="parallel"` each run is a job of its own, which the series counts when it starts and whose end it does not hear of.
     """
 
     id: int

@@ -214,7 +214,10 @@ class TimerManager:
         return True
 
     def reschedule(self, ref: Ref, delay: Delay | None = None, *, at: datetime | None = None) -> bool:
-        """Gives a waiting job another due moment, earlier or later. False: it does not wait any more."""
+        """Gives a waiting job another due moment, earlier or later. False: it does not wait any more.
+
+        Of a recurring job the next run is moved, and those after it are not; moments that this passes over are not counted as skipped.
+        """
         if (delay is None) == (at is None):
             raise BadValue("reschedule: give either delay or at=")
         now = self._elapsed()

@@ -24,6 +24,7 @@ SHORTEST = 0.001
 """The shortest interval in seconds: as exact as jobwheel is."""
 FIELDS, WITH_SECONDS = 5, 6
 """So many fields a cron expression has, without and with seconds before them."""
+A_SECOND = timedelta(seconds=1)
 
 
 class Trigger(ABC):
@@ -77,10 +78,13 @@ class Every(Trigger, kind="every"):
         """The next moment of the grid through `start`; without a start, `after` and the interval. Without the jitter."""
         after = _aware(after, "after").astimezone(UTC)
         step = timedelta(seconds=self.interval)
-        if self.start is None:
-            return after + step
-        start = self.start.astimezone(UTC)
-        return start if start > after else start + step * ((after - start) // step + 1)
+        try:
+            if self.start is None:
+                return after + step
+            start = self.start.astimezone(UTC)
+            return start if start > after else start + step * ((after - start) // step + 1)
+        except OverflowError:  # beyond the year 9999
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +97,35 @@ class Cron(Trigger, kind="cron"):
     def next_due(self, after: datetime) -> datetime | None:
         """The next moment that fits the expression in its zone; None: none within fifty years."""
         after = _aware(after, "after").astimezone(UTC)
-        for moment in CronSim(self.expression, after.astimezone(_zone(self.tz))):
-            due = moment.astimezone(UTC)
-            if due > after:  # inside the hour that is there twice the first one may have passed
+        minute, hour, *rest = self.expression.split()
+        if self.tz == "UTC" or not (minute.startswith("*") or hour.startswith("*") or len(rest) == WITH_SECONDS - 2):
+            for moment in CronSim(self.expression, after.astimezone(_zone(self.tz))):
+                due = moment.astimezone(UTC)
+                if due > after:  # inside the hour that is there twice the first one may have passed
+                    return due
+            return None
+        return self._each_real(after)
+
+    def _each_real(self, after: datetime) -> datetime | None:
+        """For wildcards: from one change of the clocks to the next, with a fixed offset in between.
+
+        cronsim's own way steps over matches where the clocks move by half an hour.
+        """
+        zone = _zone(self.tz)
+        offset = _offset(after, zone)
+        while (found := next(CronSim(self.expression, (after + offset).replace(tzinfo=UTC)), None)) is not None:
+            due = found - offset
+            if _offset(due, zone) == offset:
                 return due
+            low, high = after, due  # the clocks change in between
+            while high - low > A_SECOND and (middle := (low + (high - low) / 2).replace(microsecond=0)) > low:
+                low, high = (middle, high) if _offset(middle, zone) == offset else (low, middle)
+            after, offset = high - A_SECOND, _offset(high, zone)
         return None
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
 
 
 def every(interval: float | timedelta, *, start: datetime | None = None, jitter: float | timedelta = 0.0) -> Every:
@@ -116,7 +144,7 @@ def every(interval: float | timedelta, *, start: datetime | None = None, jitter:
     if length < SHORTEST:
         raise BadValue(f"every({interval!r}): the shortest interval is a millisecond (0.001)")
     if start is not None:
-        start = _aware(start, "start")
+        start = _aware(start, "start").astimezone(UTC)  # in one zone, since moments in a fold are unequal to themselves in others
     late = round(seconds(jitter, "jitter"), 6)
     if late >= length:
         raise BadValue(f"every({interval!r}, jitter={jitter!r}): the jitter must be less than the interval")

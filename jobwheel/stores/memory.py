@@ -84,7 +84,7 @@ class MemoryStore(Store):
             equal = if_exists == "replace" and row.series is not None and same(holder, row)
             waits = holder.take()  # and so it is there for good: a row of a batch that is not decided yet is waited for
             try:
-                if equal and (waits or holder.state is RUNNING):
+                if equal and (waits or (holder.state is RUNNING and not context_of(holder).cancel_asked)):
                     self._discard(row)
                     _renew(holder, row)
                     return holder, None
