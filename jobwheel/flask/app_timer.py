@@ -20,6 +20,8 @@ from jobwheel.flask.options import Options
 from jobwheel.flask.process import WHY_DEAD, WHY_SILENT, is_flask_command, is_reloader_parent, is_unseen_fork
 from jobwheel.flask.scope import enter_app
 from jobwheel.opening import open_timer
+from jobwheel.runner import Scope
+from jobwheel.services import Services
 from jobwheel.timer import TimerManager
 
 log = logging.getLogger("jobwheel.flask")
@@ -54,6 +56,11 @@ class AppTimer:
             if timer is made:
                 self._end_with_app(made)
         return timer
+
+    def services_and_scope(self) -> tuple[Services, Scope | None]:
+        """What the jobs of this app's timer may ask for and are entered into; for other timers, see `opening.find_services`."""
+        timer = self.timer
+        return timer._life._services, timer.scope  # noqa: SLF001
 
     def start(self) -> bool:
         """Starts the timer in this process; False: it is the parent of the reloader, so it stays silent. Raises as `JobWheel.start`."""

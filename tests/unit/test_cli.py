@@ -104,3 +104,62 @@ def test_the_package_can_be_run_as_a_module(write: Write) -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "wheel.yml: backend: there is no member 'whel'; did you mean wheel?\n"
+
+
+def test_the_name_in_services_is_looked_up_and_not_called(write: Write, capsys: Capture) -> None:
+    write("def it(): raise SystemExit('called')", "wiring_of_this_cli_test.py")
+    assert main(["check", write("jobwheel: {services: 'wiring_of_this_cli_test:it'}")]) == 0
+    assert main(["check", write("jobwheel: {services: 'wiring_of_this_cli_test:no'}")]) == 1
+    assert sys.modules.pop("wiring_of_this_cli_test")
+    assert "services: the module 'wiring_of_this_cli_test' has no 'no'" in capsys.readouterr().err
+
+
+# --- worker; what it does when it works is in tests/faults/test_worker.py ---
+
+UNWORKABLE = {
+    "no file": (None, "wheel.yml: the file cannot be read"),
+    "a wrong setting": ("{bakend: wheel}", "wheel.yml: bakend: no such setting"),
+    "memory": ("{store: {kind: memory}}", "store.kind: 'memory' keeps jobs inside one process, so no other process could run them; set"),
+    "no threads": ("{workers: {threads: 0}}", "workers.threads: 0 lets a process only add jobs, and here they are to be run; give"),
+}
+
+
+@pytest.mark.parametrize("what", UNWORKABLE)
+def test_a_worker_that_could_run_nothing_says_why_and_exits_1(write: Write, capsys: Capture, what: str) -> None:
+    text, told = UNWORKABLE[what]
+    name = "wheel.yml" if text is None else write(f"jobwheel: {text}")
+    write("", "other.txt")
+    assert main(["worker", "--config", name, "--processes", "2"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    assert line.startswith(told)
+
+
+def test_a_worker_is_told_all_that_is_wrong_at_once(write: Write, capsys: Capture) -> None:
+    assert main(["worker", "--config", write("jobwheel: {store: {kind: memory}, workers: {threads: 0}}")]) == 1
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["store.kind", "workers.threads"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--config"],
+        ["wheel.yml"],
+        ["--config", "wheel.yml", "--processes", "0"],
+        ["--config", "wheel.yml", "--processes", "two"],
+        ["--config", "wheel.yml", "--threads", "0"],
+        ["--config", "wheel.yml", "--timeout", "-1"],
+        ["--config", "wheel.yml", "--timeout", "inf"],
+    ],
+)
+def test_wrong_usage_of_worker_exits_2(arguments: list[str], capsys: Capture) -> None:
+    assert main(["worker", *arguments]) == 2
+    assert "usage: jobwheel worker" in capsys.readouterr().err
+
+
+def test_a_worker_takes_files_together_or_one_by_one(write: Write, capsys: Capture) -> None:
+    first, second, third = (write(f"jobwheel: {{bad{number}: 1}}", f"{number}.yml") for number in range(3))
+    assert main(["worker", "--config", first, second, "--config", third]) == 1
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == [first, second, third]

@@ -1,5 +1,7 @@
 """The rules of `jobwheel.opening`, one test each."""
 
+import gc
+import importlib
 import sys
 import threading
 from collections.abc import Callable
@@ -7,10 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from flask import current_app
 
+from jobwheel import IJob
 from jobwheel.clock import SystemClock
 from jobwheel.errors import BadType, SettingsError
-from jobwheel.opening import find_member, find_parts, open_timer, read_settings
+from jobwheel.opening import find_member, find_parts, find_services, open_timer, read_settings
+from jobwheel.services import as_services
 from jobwheel.settings import MEMBERS, Settings, WorkerSettings
 from jobwheel.timer import TimerManager
 
@@ -164,3 +169,123 @@ def test_all_that_cannot_be_imported_is_told_at_once_one_a_line(module: Module) 
     lines = lines_of(lambda: open_timer({"backend": "apscheduler", "jobs": ["raising_of_this_test", "no_such_module"]}))
     assert [line.partition(":")[0] for line in lines] == ["jobs", "jobs", "backend"]
     assert lines[0].startswith("jobs: importing 'raising_of_this_test' failed with ValueError: two lines;")
+
+
+# --- the setting `services` ---
+
+
+class Wanting(IJob, kind="opening.wanting"):
+    def run(self, *, orders: object) -> object:
+        return orders
+
+
+FORMS = {
+    "a mapping": "orders = 'the orders'\nit = {'orders': orders}",
+    "a function": "def it(): return {'orders': 'the orders'}",
+    "a function that gives a container": "class Box:\n    providers = {'orders': lambda: 'the orders'}\nit = Box",
+    "a container": "class Box:\n    providers = {'orders': lambda: 'the orders'}\nit = Box()",
+    "something inside": "class it:\n    it = {'orders': 'the orders'}",
+    "a callable that tells no signature": "class it(dict):\n    def __new__(cls): return {'orders': 'the orders'}",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_setting_services_names_what_jobs_may_ask_for(module: Module, form: str) -> None:
+    module("wiring_of_this_test", FORMS[form])
+    place = "wiring_of_this_test:it.it" if form == "something inside" else "wiring_of_this_test:it"
+    services, scope = find_services(place)
+    assert as_services(services).get("orders") == "the orders"
+    assert scope is None
+    with open_timer({"store": {"kind": "memory"}, "services": place}) as timer:
+        assert timer.wait(timer.add_job(Wanting()), 10).result == "the orders"
+
+
+def test_services_that_are_given_go_over_the_setting(module: Module) -> None:
+    module("wiring_of_this_test", "raise ValueError('never imported')")
+    settings = {"store": {"kind": "memory"}, "services": "wiring_of_this_test:it"}
+    with open_timer(settings, services={"orders": "others"}) as timer:
+        assert timer.wait(timer.add_job(Wanting()), 10).result == "others"
+
+
+FAULTS = {
+    "no such module": ("", "no_such.module:it", "services: there is no module 'no_such.module' (No module named 'no_such'); check"),
+    "no such name": ("its = {}", "wiring_of_this_test:it", "services: the module 'wiring_of_this_test' has no 'it' ("),
+    "no such name inside": ("it = {}", "wiring_of_this_test:it.them", "services: the module 'wiring_of_this_test' has no 'it.them' ("),
+    "an import that fails": (
+        "1 / 0",
+        "wiring_of_this_test:it",
+        "services: importing 'wiring_of_this_test' failed with ZeroDivisionError: ",
+    ),
+    "it raises": ("def it(): 1 / 0", "wiring_of_this_test:it", "services: 'wiring_of_this_test:it' raised ZeroDivisionError: division by"),
+    "it exits": ("def it(): raise SystemExit(3)", "wiring_of_this_test:it", "services: 'wiring_of_this_test:it' raised SystemExit: 3; "),
+    "it wants arguments": (
+        "def it(app): ...",
+        "wiring_of_this_test:it",
+        "services: 'wiring_of_this_test:it' cannot be called without argu",
+    ),
+    "it is asynchronous": ("async def it(): ...", "wiring_of_this_test:it", "services: 'wiring_of_this_test:it' is asynchronous, and is"),
+    "it gives nothing": (
+        "def it(): ...",
+        "wiring_of_this_test:it",
+        "services: 'wiring_of_this_test:it' gives None, which offers no service",
+    ),
+    "it is a number": ("it = 5", "wiring_of_this_test:it", "services: 'wiring_of_this_test:it' gives 5, which offers no services by name"),
+    "it asks for itself": (
+        "def it():\n    import jobwheel\n    jobwheel.open_timer({'services': 'wiring_of_this_test:it'})",
+        "wiring_of_this_test:it",
+        "services: 'wiring_of_this_test:it' raised SettingsError: services: 'wiring_of_this_test:it' opens a timer while it is called, and",
+    ),
+    "an app without a timer": (
+        "import flask\nit = flask.Flask('shop')",
+        "wiring_of_this_test:it",
+        "services: 'wiring_of_this_test:it' is an app without jobwheel: call JobWheel().init_app(app)",
+    ),
+    "an app whose timer cannot be made": (
+        "import flask, jobwheel.flask as f\nit = flask.Flask('shop')\nit.config['JOBWHEEL'] = {'jobs': ['no_such_jobs']}\nf.JobWheel(it)",
+        "wiring_of_this_test:it",
+        "services: the timer of the app 'wiring_of_this_test:it' cannot be made: SettingsError: jobs: there is no module 'no_such_jobs'",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_the_services_is_told(module: Module, fault: str) -> None:
+    text, place, told = FAULTS[fault]
+    module("wiring_of_this_test", text)
+    (line,) = lines_of(lambda: open_timer({"services": place}))
+    assert line.startswith(told)
+
+
+APP = """
+import flask, jobwheel.flask
+
+def create_app():
+    app = flask.Flask("shop")
+    app.config["GREETING"] = "good day"
+    app.config["JOBWHEEL"] = {"store": {"kind": "memory"}, "services": "wiring_of_this_test:create_app"}
+    app.config["JOBWHEEL_SERVICES"] = {"orders": "the app's orders"}
+    jobwheel.flask.JobWheel(app, **given)
+    return app
+
+given = {}
+"""
+
+
+class Greeting(IJob, kind="opening.greeting"):
+    def run(self, *, orders: object) -> str:
+        return f"{current_app.config['GREETING']}: {orders}"
+
+
+def test_of_an_app_the_services_and_the_context_are_taken_and_the_app_lives_on(module: Module) -> None:
+    module("wiring_of_this_test", APP)
+    with open_timer({"store": {"kind": "memory"}, "services": "wiring_of_this_test:create_app"}) as timer:
+        gc.collect()
+        assert timer.wait(timer.add_job(Greeting()), 10).result == "good day: the app's orders"
+
+
+def test_of_an_app_with_a_timer_of_its_own_making_they_are_those_of_that_timer(module: Module) -> None:
+    module("wiring_of_this_test", APP)
+    wiring = importlib.import_module("wiring_of_this_test")
+    wiring.given["timer"] = open_timer({"store": {"kind": "memory"}}, services={"orders": "the timer's orders"})
+    with open_timer({"store": {"kind": "memory"}, "services": "wiring_of_this_test:create_app"}) as timer:
+        assert timer.wait(timer.add_job(Greeting()), 10).result == "good day: the timer's orders"
