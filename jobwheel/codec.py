@@ -73,10 +73,17 @@ def storable(job: IJob, recurs: bool = False) -> bytes:
     """
     kind = job.jobwheel_kind
     try:
-        stored = encode(job, sort=recurs)
+        stored = encode(job)
         back = _read(kind, stored)
     except UnreadableData as error:
         raise BadType(f"{kind.name} cannot be stored: {error}; make the value fit the field's type") from error
+    except (NameError, AttributeError) as error:  # of an annotation in text
+        raise BadType(
+            f"{kind.name} cannot be stored: the annotation of a field cannot be resolved ({error}): import its type where the class is "
+            f"defined, and not under TYPE_CHECKING alone"
+        ) from error
+    if recurs:  # the form that every process comes to, also from an int in a field for a float
+        stored = encode(back, sort=True)
     for name in _fields(type(job)):
         before, after = getattr(job, name), getattr(back, name)
         if type(before) is type(after) and type(before) in _PLAIN and before == after:

@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error}; it comes with the extra: pip install 'jobwheel[container]'", name=error.name) from error
 
-from jobwheel.opening import find_parts, read_settings
+from jobwheel.opening import find_parts, make_timer, read_settings
 from jobwheel.settings import Settings
 from jobwheel.timer import TimerManager
 
@@ -83,5 +83,5 @@ class JobwheelContainer(containers.DeclarativeContainer):
     """The checked `Settings`, read once."""
     parts = providers.Callable(find_parts, settings)
     """The members that the settings name. Override it to give the timer another clock or a member of your own."""
-    timer: OneForAll[TimerManager] = OneForAll(TimerManager, parts, settings, services=services)
+    timer: OneForAll[TimerManager] = OneForAll(make_timer, parts, settings, services)
     """The one `TimerManager` of this container, for any number of threads."""

@@ -277,6 +277,11 @@ class Dispatcher:
             self._tell_skipped(row, onward.skipped)
         if row.state is State.SCHEDULED:
             self._wait_again(row)
+        else:  # it was cancelled or replaced since it was claimed; its run goes on all the same
+            if self._waits.ids:
+                self._waits.tell(row.id)
+            if self._hub.listeners:
+                self._emit(EVENT_OF[row.state], row)
         return run
 
     def _wait_again(self, row: Row) -> None:
@@ -286,7 +291,7 @@ class Dispatcher:
 
     def _tell_skipped(self, row: Row, count: int) -> None:
         if self._hub.listeners and self._hub.wants(JobSkipped):
-            self._hub.emit(JobSkipped(snapshot(row, self._clock.wall() - self._clock.elapsed()), count))
+            self._hub.emit(JobSkipped(snapshot(row, self._store.offset()), count))
 
     def _next(self, room: int) -> list[Entry]:
         overdue = self.overdue
@@ -471,7 +476,7 @@ class Dispatcher:
 
     def _emit(self, event_type: type[Event], row: Row) -> None:
         if self._hub.wants(event_type):
-            self._hub.emit(event_type(snapshot(row, self._clock.wall() - self._clock.elapsed())))
+            self._hub.emit(event_type(snapshot(row, self._store.offset())))
 
     def _warn_if_late(self) -> None:
         now = self._clock.elapsed()

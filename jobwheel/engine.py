@@ -33,6 +33,10 @@ class Desk(Protocol):
         """The engine has room for more."""
         ...
 
+    def fault(self, where: str, error: BaseException) -> None:
+        """A thread of the engine met an error outside of any job, and goes on: counted, and told the hooks of `on_error`."""
+        ...
+
     def release(self, what: str) -> None:
         """There is room for one more of what `sift` held back under this name."""
         ...
@@ -48,6 +52,8 @@ class EngineHealth:
     """Claimed rows that wait for a worker."""
     hung: int = 0
     """Runs past their time limit whose thread has not ended yet."""
+    children: int = 0
+    """Child processes, idle ones included."""
     problem: str | None = None
     """In words, when it cannot do its work."""
 

@@ -35,7 +35,8 @@ class IJob(ABC):
         retry: a `Retry`; default one attempt.
         timeout: seconds after which a run is marked timed out and `ctx.cancel_requested` is set.
         priority: larger runs first when workers are scarce; default 0.
-        max_running: how many of this kind may run at once in each process; with four web workers four times as many.
+        max_running: how many of this kind, aliases included, may run at once: in all processes that share the store. In memory, in each
+            timer. With a store on disk a run of a process that has died counts until that is noticed, which takes about a second.
         misfire_grace_time: seconds of lateness after which a job is dropped as `missed`; default None: late is not lost.
         on_crash: "rerun" (default) or "interrupt": what becomes of a run that its process did not survive. Kept for stores that
             survive their process; the memory store does not.
@@ -45,7 +46,12 @@ class IJob(ABC):
             with the next one that is due; a number makes up for the latest so many, one after the other. With "skip" a run counts as
             missed when it could start only `misfire_grace_time` (default: one second) after its due moment.
         isolation: "process": each run is in a child process, which is killed at the time limit, so that a hang or a crash of native code
-            costs one run; "thread": never; default: as the setting `workers.engine` says.
+            costs one run; "thread": never; default: as the setting `workers.engine` says. The child imports the module of the class and
+            makes the job anew from its data, which must have a stored form as for a store on disk; services come from the setting
+            `services`; the result is what JSON makes of it (a tuple comes back as a list; what has no JSON form, as its repr). A run that
+            is a coroutine, or has looked at `ctx.cancel_requested`, has one second from the time limit to the kill. A child that dies is
+            a failed attempt (`ChildDied`), or with `on_crash="interrupt"` an interrupted job. What a job prints, and the logging of its
+            own modules, goes where a fresh Python's would, to the output of the web process; that it failed is logged in the web process.
 
     `run` takes nothing or a first parameter for the `JobContext`, and keyword-only parameters, each a service looked up by
     name when the job runs. It may be `async def`. What it returns is kept as the job's result.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobwheel.errors import BadType, BadValue, UsageError
@@ -17,6 +19,14 @@ from jobwheel.retry import Retry
 
 if TYPE_CHECKING:
     from jobwheel.job import IJob
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    signature = partial(inspect.signature, annotation_format=Format.FORWARDREF)
+else:
+    signature = inspect.signature
+"""That of a function, whose annotations may name what is not there when the program runs."""
 
 OnCrash = Literal["rerun", "interrupt"]
 Overlap = Literal["skip", "queue", "parallel"]
@@ -176,13 +186,13 @@ def read_call(run: Callable[..., Any], owner: str) -> Call:
     """
     if inspect.isgeneratorfunction(run) or inspect.isasyncgenfunction(run):
         raise BadType(f"{owner}.run is a generator: calling it would run nothing. Use def or async def without yield")
-    parameters = list(inspect.signature(run).parameters.values())[1:]
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and not _is_marker(p.default)]
+    parameters = list(signature(run).parameters.values())[1:]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and not is_marker(p.default)]
     if len(positional) > 1:
         names = ", ".join(p.name for p in positional[1:])
         raise BadType(f"{owner}.run({names}): only the context may be positional; put a * before the services: run(self, ctx, *, {names})")
-    services = [p for p in parameters if p.kind is p.KEYWORD_ONLY and not _is_marker(p.default)]
-    if any(_is_marker(p.default) for p in parameters) and not hasattr(run, "__wrapped__"):
+    services = [p for p in parameters if p.kind is p.KEYWORD_ONLY and not is_marker(p.default)]
+    if any(is_marker(p.default) for p in parameters) and not hasattr(run, "__wrapped__"):
         raise UsageError(f"{owner}.run has Provide[...] defaults but no @inject: it would get the markers instead of the services")
     return Call(
         wants_context=bool(positional),
@@ -192,6 +202,6 @@ def read_call(run: Callable[..., Any], owner: str) -> Call:
     )
 
 
-def _is_marker(default: object) -> bool:
+def is_marker(default: object) -> bool:
     # dependency-injector's Provide[...] and Closing[...]; told by their module, since this room must not import it.
     return type(default).__module__.startswith("dependency_injector")

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from jobwheel.clock import Clock
@@ -24,6 +25,7 @@ from jobwheel.dispatcher import Dispatcher
 from jobwheel.engine import Desk, Engine
 from jobwheel.errors import StoreError
 from jobwheel.events import Hub
+from jobwheel.isolation import may_start
 from jobwheel.keeper import HORIZON, Keeper, KeeperThread
 from jobwheel.log import logger
 from jobwheel.row import Entry, Row
@@ -40,6 +42,7 @@ log = logger("jobwheel")
 LAG = 3.0
 """Seconds behind from which the waiting room's thread counts as ill."""
 HOW_TO_START = "call start(), or give it to jobwheel.flask.JobWheel"
+ONLY_ADDS = "and this timer only adds (workers.threads is 0)"
 LATENESS = 10.0
 """Seconds a due job may wait for a worker before health says so."""
 
@@ -64,8 +67,10 @@ class Session:
     runner: Runner
     keeper: Keeper
     thread: KeeperThread | None
-    """Where the store is shared and the engine runs by itself."""
+    """Where the store is shared and the engine runs by itself; but not in a timer that only adds."""
     shared: bool
+    only_adds: bool
+    """Others on the store run what is due (`threads: 0`). Nothing comes into room and lanes: nobody looks ahead, so an add arms nothing."""
 
     def begin_looking(self) -> None:
         """Starts the keeper's thread. Not before the session is the timer's: what is found is armed in the session that there is."""
@@ -103,7 +108,7 @@ class Session:
             problems.append(unresolvable(counts))
         if dropped:
             problems.append(f"{dropped} events were dropped: a listener is too slow")
-        return Health(tuple(problems), True, paused, room.lag, lateness, room.errors, dropped, counts.unresolvable)
+        return Health(tuple(problems), True, paused, room.lag, lateness, room.errors + self.dispatcher.faults, dropped, counts.unresolvable)
 
 
 def unresolvable(counts: Counts) -> str:
@@ -137,7 +142,9 @@ class Lifecycle:
         _alive.add(self)
 
     def start(self) -> bool:
-        """Makes a session and lets it run; False if one runs already."""
+        """Makes a session and lets it run; False if one runs already, or if this process is a child that runs single jobs."""
+        if not may_start():
+            return False
         if self._pid != os.getpid():
             self.after_fork()  # a server that forks without Python's hooks, as uWSGI does by default
         self.store.open()  # before the lock, since it may wait for other processes
@@ -172,6 +179,8 @@ class Lifecycle:
 
     def _fill(self, session: Session) -> None:
         """Arms what waits already, where no keeper's thread does it."""
+        if session.only_adds:
+            return
         if self.store.shared and session.thread is None:
             session.keeper.look()
         elif not self.store.shared:
@@ -188,11 +197,14 @@ class Lifecycle:
         dispatcher.connect(engine, self._arm_entry)
         by_itself = type(engine).by_itself
         room = parts.room(parts.clock, settings)
+        room.on_fault = partial(self._hub.fault, "ticker")
         keeper = Keeper(self.store, parts.clock, dispatcher, room.arm, HORIZON if by_itself else inf)
-        thread = KeeperThread(keeper) if self.store.shared and by_itself else None
+        only_adds = self.store.shared and by_itself and not settings.workers.threads
+        thread = KeeperThread(keeper) if self.store.shared and by_itself and not only_adds else None
         if thread is not None:
             dispatcher.on_low = thread.wake
-        return Session(room, dispatcher, engine, runner, keeper, thread, self.store.shared)
+            thread.on_fault = partial(dispatcher.fault, "keeper")
+        return Session(room, dispatcher, engine, runner, keeper, thread, self.store.shared, only_adds)
 
     def arm(self, row: Row) -> None:
         """Into the room of the present session, if it is due soon; without one the next start finds the row in the store's window."""
@@ -270,25 +282,26 @@ class Lifecycle:
         try:
             counts = self.store.counts()
             session = self.session
-            if session is None:
-                return self._health_unstarted(counts, now)
+            if session is None or session.only_adds:
+                return self._health_waiting(counts, now, session, dropped)
             return session.health(self.paused, counts, now, dropped)
         except StoreError as error:
             return Health((f"the store fails: {error}",), self.session is not None, self.paused, events_dropped=dropped)
 
-    def _health_unstarted(self, counts: Counts, now: float) -> Health:
-        """Where others share the store, jobs may wait for them: they are missed only when they are late."""
+    def _health_waiting(self, counts: Counts, now: float, session: Session | None, dropped: int) -> Health:
+        """Of a timer that runs nothing. Where others share the store, jobs may wait for them: they are missed only when they are late."""
         problems = []
         if not self.store.shared:
             if counts.scheduled:
                 problems.append(f"{counts.scheduled} jobs wait in a timer that is not started: {HOW_TO_START}")
         elif (oldest := self.store.overdue()) is not None and now - oldest > LATENESS:
-            problems.append(
-                f"a job has been due for {now - oldest:.1f} s and no process has taken it, nor is this timer started: {HOW_TO_START}"
-            )
+            here = f"nor is this timer started: {HOW_TO_START}" if session is None else f"{ONLY_ADDS}: does `jobwheel worker` run?"
+            problems.append(f"a job has been due for {now - oldest:.1f} s and no process has taken it, {here}")
         if counts.unresolvable:
             problems.append(unresolvable(counts))
-        return Health(tuple(problems), paused=self.paused, unresolvable=counts.unresolvable)
+        if dropped and session is not None:
+            problems.append(f"{dropped} events were dropped: a listener is too slow")
+        return Health(tuple(problems), session is not None, self.paused, events_dropped=dropped, unresolvable=counts.unresolvable)
 
     def set_scope(self, scope: Scope | None) -> None:
         """What each run is entered into from now on."""

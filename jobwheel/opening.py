@@ -48,7 +48,11 @@ def open_timer(config: Config = None, *, services: object = None) -> TimerManage
         BadType: `config` or `services` is nothing of the above.
     """
     settings = read_settings(config)
-    parts = find_parts(settings)
+    return make_timer(find_parts(settings), settings, services)
+
+
+def make_timer(parts: Parts, settings: Settings, services: object = None) -> TimerManager:
+    """The timer of these parts. Without `services` it has those that the setting names, if it does. Raises what `find_services` does."""
     if services is not None or settings.services is None:
         return TimerManager(parts, settings, services=services)
     services, scope = find_services(settings.services)

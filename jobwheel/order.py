@@ -10,12 +10,14 @@ from jobwheel.clock import Anchor, Clock
 from jobwheel.codec import storable, storable_trigger
 from jobwheel.delay import LONGEST, seconds
 from jobwheel.errors import BadType, BadValue, UsageError
+from jobwheel.isolation import check_isolated, isolated
 from jobwheel.job import IJob
 from jobwheel.kind import Kind, check_priority
 from jobwheel.log import logger
 from jobwheel.recurring import first, late
 from jobwheel.row import Row, ScheduledJob, StoredRow, Terms
 from jobwheel.services import Services
+from jobwheel.settings import Settings
 from jobwheel.state import State
 from jobwheel.store import Query, Ref
 
@@ -28,16 +30,22 @@ Delay = float | timedelta
 class Intake:
     """Makes rows for one timer. It remembers the job classes whose services it has found, so each is looked at once.
 
-    `durable`: the rows are for a store on disk, so the data of each job must have a stored form.
+    `durable`: the rows are for a store on disk, so the data of each job must have a stored form. `isolating`: the settings, where the
+    engine runs kinds in child processes, to which their data goes in that form too. `elsewhere`: other processes run the jobs, and have
+    the services.
     """
 
-    def __init__(self, clock: Clock, services: Services, durable: bool = False) -> None:
+    def __init__(
+        self, clock: Clock, services: Services, durable: bool = False, isolating: Settings | None = None, elsewhere: bool = False
+    ) -> None:
         self._elapsed = clock.elapsed
         self._wall = clock.wall
         self._services = services
         self._anchor = Anchor(clock)
         self._known: dict[type, Kind] = {}
         self._durable = durable
+        self._isolating = isolating
+        self._elsewhere = elsewhere
         self._warned: set[str] = set()
 
     def row(
@@ -127,17 +135,25 @@ class Intake:
         return now + longest
 
     def _meet(self, job: Any) -> Kind:
-        """The kind of a class seen for the first time, once its services are found."""
+        """The kind of a class seen for the first time, once its services are found; of one whose runs are in child processes each time."""
         kind = kind_of(job)
         self.check_services(kind)
-        self._known[job.__class__] = kind
+        if self._isolating is None or not isolated(kind, self._isolating.workers.engine):
+            self._known[job.__class__] = kind
+        elif not self._durable:
+            storable(job)
         return kind
 
     def check_services(self, kind: Kind) -> None:
-        """Raises `UsageError` if the container lacks a service that `run` of this kind asks for."""
+        """Raises `UsageError` if the container lacks a service that `run` of this kind asks for, or if no child process could run it."""
+        if self._elsewhere:
+            return
+        if self._isolating is not None and isolated(kind, self._isolating.workers.engine):
+            check_isolated(kind, self._isolating)
+            return
         missing = self._services.missing(kind.call.services)
         if missing:
-            there = ", ".join(sorted(self._services.names())) or "nothing (open_timer(..., services=...) was given none)"
+            there = ", ".join(sorted(self._services.names())) or "nothing (no services= was given, and no setting names any)"
             raise UsageError(
                 f"{kind.name}: {kind.job_class.__qualname__}.run needs {', '.join(map(repr, missing))}, and the services have: {there}; "
                 f"add it there, or give the parameter a default if the job can do without"

@@ -262,12 +262,11 @@ def _start_to_come(row: Row, series: Series, wall: float) -> float | None:
 def _next(row: Row, outcome: Outcome | None, axis: Grid | Calendar, nominal: float, now: float, offset: float) -> float | None:
     options = row.kind.options
     if isinstance(outcome, Missed):
-        return axis.after(max(nominal, now - (grace(row) or 0.0)))
+        return axis.after(max(nominal, now - (grace(row) or 0.0) - 1 / SECOND))
     started = now if outcome is None or row.started is None else row.started + offset
-    if isinstance(options.catch_up, int):
-        moment = axis.latest(options.catch_up, nominal, started)
-        if moment is not None:
-            return moment
+    if isinstance(options.catch_up, int) and (passed := axis.count(nominal, started, options.catch_up + 1)):
+        few = passed <= options.catch_up
+        return axis.after(nominal) if few else axis.latest(options.catch_up, nominal, started)
     return axis.after(max(nominal, started if options.overlap == "queue" else now))
 
 

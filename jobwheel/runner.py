@@ -5,12 +5,13 @@ leave the scope, judge.
 """
 
 import inspect
+import logging
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jobwheel.clock import Clock
+from jobwheel.clock import Anchor, Clock
 from jobwheel.delay import seconds
 from jobwheel.errors import JobwheelError
 from jobwheel.job import IJob, JobContext, context_of
@@ -41,7 +42,7 @@ class Runner:
     def __init__(self, clock: Clock, services: Services) -> None:
         self._clock = clock
         self._elapsed = clock.elapsed
-        self._wall = clock.wall
+        self._anchor = Anchor(clock)
         self._services = services
         self.scope: Scope | None = None
 
@@ -59,7 +60,7 @@ class Runner:
                 result = job.run()
             else:
                 context = context_of(row)
-                context.begin(now, self._wall() - now)
+                context.begin(now, self._anchor.offset())
                 if scope is None:
                     result = job.run(context) if call.is_plain else self._call(job, call, context)
                 else:
@@ -79,7 +80,7 @@ class Runner:
             row.started = None
             return missed
         context = context_of(row)
-        context.begin(now, self._wall() - now)
+        context.begin(now, self._anchor.offset())
         try:
             if scope is None:
                 result = await self._call(job, row.kind.call, context)
@@ -131,16 +132,21 @@ class Runner:
         if isinstance(error, CancelJob):
             return Cancelled(error.reason or None)
         if row.run is not None and row.run.cancel_asked:
-            return Cancelled(_text(error))
+            return Cancelled(text_of(error))
         if isinstance(error, RetryJob):
             return Again(seconds(error.delay), error.reason or None)
         wait = row.kind.options.retry.wait_after(row.nth, error)
-        name, text = row.kind.name, _text(error)
+        name, text = row.kind.name, text_of(error)
         if wait is None:
-            log.error("job %d (%s) failed in attempt %d: %s", row.id, name, row.nth, text, exc_info=error)
-            return Failed(text, _trace(error))
-        log.warning("job %d (%s) raised in attempt %d and runs again in %.3g s: %s", row.id, name, row.nth, wait, text, exc_info=error)
-        return Again(wait, text, _trace(error))
+            self.tell(logging.ERROR, error, "job %d (%s) failed in attempt %d: %s", row.id, name, row.nth, text)
+            return Failed(text, trace_of(error))
+        again = "job %d (%s) raised in attempt %d and runs again in %.3g s: %s"
+        self.tell(logging.WARNING, error, again, row.id, name, row.nth, wait, text)
+        return Again(wait, text, trace_of(error))
+
+    def tell(self, level: int, error: BaseException, text: str, *args: object) -> None:
+        """Logs what there is to say of a run that raised. In a child process it is the parent that logs."""
+        log.log(level, text, *args, exc_info=error)
 
 
 def too_late(row: Row, now: float) -> Missed | None:
@@ -151,12 +157,14 @@ def too_late(row: Row, now: float) -> Missed | None:
     return Missed(f"{now - row.due:.3f} s late, and misfire_grace_time is {limit:g} s")
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """The error text of a run that raised `error`."""
     try:
         return f"{type(error).__name__}: {error}"[:ERROR_LENGTH]
     except BaseException:  # its own __str__ may raise
         return type(error).__name__
 
 
-def _trace(error: BaseException) -> str:
+def trace_of(error: BaseException) -> str:
+    """Its traceback, the end of it if it is long."""
     return "".join(traceback.format_exception(error))[-TRACE_LENGTH:]

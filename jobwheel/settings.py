@@ -43,7 +43,11 @@ MEMBERS: dict[str, dict[str, Member]] = {
         "memory": Member("jobwheel.stores.memory:MemoryStore"),
         "postgres": LATER,
     },
-    "workers.engine": {"threads": Member("jobwheel.engines.threads:ThreadEngine"), "processes": LATER, "celery": LATER},
+    "workers.engine": {
+        "threads": Member("jobwheel.engines.threads:ThreadEngine"),
+        "processes": Member("jobwheel.engines.processes:ProcessEngine"),
+        "celery": LATER,
+    },
 }
 """The members of each seam, by the setting that chooses one. Adding a member is one line here."""
 
@@ -89,11 +93,13 @@ class StoreSettings:
 class WorkerSettings:
     """Where due jobs run: `threads` threads, and at most `coroutines` coroutine jobs at once.
 
-    `threads: 0`: this process only adds. `queue`: how many claimed jobs may wait for a thread; 0: four per thread. `ageing`: seconds past
-    its due moment after which a job of low priority is served out of turn.
+    `threads: 0`: this process only adds, and others on the same file run what is due (`jobwheel worker`): they see within about a second
+    what was added. `queue`: how many claimed jobs may wait for a thread; 0: four per thread. `ageing`: seconds past its due moment after
+    which a job of low priority is served out of turn.
 
-    For jobs in processes of their own (`engine: processes`, or a kind with `isolation="process"`): a child is replaced after `recycle`
-    runs, and may have `memory` MiB of address space; 0: no limit.
+    `engine`: "threads" or "processes", where each run is in a child process unless its kind says `isolation="thread"`. For runs in child
+    processes (that, or a kind with `isolation="process"`): there are at most as many children as threads, which wait for them; one is
+    replaced after `recycle` runs, and may have `memory` MiB of address space, its interpreter included; 0: no limit.
     """
 
     engine: Word = "threads"
@@ -112,7 +118,8 @@ class Settings:
     `max_pending`: how many jobs may wait, 0 for no limit. `jobs`: modules whose kinds this timer runs and checks at start.
     `exit_timeout`: seconds that the end of the process waits for running jobs.
     `services`: "module:name" of what jobs may ask for, for processes that jobwheel itself starts (`jobwheel worker`, children of
-    `isolation="process"`): a mapping, a container, or a callable without arguments that gives one of these or a Flask app.
+    `isolation="process"`), and for `open_timer` when it is given none: a mapping, a container, a Flask app with `JobWheel`, or a callable
+    without arguments that gives one of these (`opening.find_services`).
     """
 
     backend: Word = "wheel"

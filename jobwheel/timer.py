@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from jobwheel.after_commit import call_after_commit
 from jobwheel.delay import seconds
 from jobwheel.errors import BadType, BadValue, StoreError, UsageError, WaitTimeout
-from jobwheel.events import ErrorHook, Event, Hub, JobAdded, JobCancelled
+from jobwheel.events import ErrorHook, Event, Hub, JobAdded, JobCancelled, JobSkipped
 from jobwheel.job import IJob
 from jobwheel.kind import registered_kinds
 from jobwheel.lifecycle import Lifecycle, Parts, Session
@@ -25,7 +25,7 @@ from jobwheel.log import logger
 from jobwheel.order import Delay, Intake, check_ref, query, wall_seconds
 from jobwheel.row import WAITS, Row, ScheduledJob, snapshot
 from jobwheel.runner import Scope
-from jobwheel.services import as_services
+from jobwheel.services import Services, as_services
 from jobwheel.settings import Settings, fixed
 from jobwheel.state import State
 from jobwheel.stats import Health, Stats
@@ -60,11 +60,13 @@ class TimerManager:
         self._clock = parts.clock
         self._elapsed = parts.clock.elapsed
         self._wall = parts.clock.wall
-        found = as_services(services)
+        self._services = found = as_services(services)
         self._hub = Hub(inline_events)
         self._waits = Waits()
         self._life = Lifecycle(parts, settings, found, self._hub, self._waits)
-        self._orders = Intake(parts.clock, found, self._life.store.durable)
+        isolating = settings if getattr(parts.engine, "by_itself", True) else None
+        elsewhere = self._life.store.shared and settings.workers.threads == 0
+        self._orders = Intake(parts.clock, found, self._life.store.durable, isolating, elsewhere)
 
     # --- adding ---
 
@@ -264,9 +266,14 @@ class TimerManager:
 
         A recurring job goes on with its next moment: those that passed in the pause are skipped.
         """
-        row = self._use().store.resume(check_ref(ref))
+        store, wanted = self._use().store, self._hub.wants(JobSkipped)
+        before = store.get(check_ref(ref)) if wanted else None
+        row = store.resume(check_ref(ref))
         if row is None:
             return False
+        if before is not None and row.series is not None and (skipped := row.series.skipped - before.skipped) > 0:
+            self._hub.emit(JobSkipped(snapshot(row, store.offset()), skipped))
+            self._hub.deliver()
         self._life.arm(row)
         return True
 
@@ -433,6 +440,11 @@ class TimerManager:
     def session(self) -> Session | None:
         """The parts that live while it is started; for `jobwheel.testing` and for pictures of the inside."""
         return self._life.session
+
+    @property
+    def services(self) -> Services:
+        """What its jobs may ask for, by name."""
+        return self._services
 
     @property
     def scope(self) -> Scope | None:

@@ -97,6 +97,12 @@ class Cron(Trigger, kind="cron"):
     def next_due(self, after: datetime) -> datetime | None:
         """The next moment that fits the expression in its zone; None: none within fifty years."""
         after = _aware(after, "after").astimezone(UTC)
+        try:
+            return self._next(after)
+        except OverflowError:  # beyond the year 9999
+            return None
+
+    def _next(self, after: datetime) -> datetime | None:
         minute, hour, *rest = self.expression.split()
         if self.tz == "UTC" or not (minute.startswith("*") or hour.startswith("*") or len(rest) == WITH_SECONDS - 2):
             for moment in CronSim(self.expression, after.astimezone(_zone(self.tz))):

@@ -81,8 +81,9 @@ class LoopThread:
                 main = asyncio.ensure_future(self._main(), loop=loop)
             try:
                 loop.run_until_complete(main)
-            except BaseException:  # a job stopped the loop, or cancelled all that runs in it
+            except BaseException as error:  # a job stopped the loop, or cancelled all that runs in it
                 log.exception("a coroutine job stopped the event loop that it runs in with others; it goes on")
+                self._desk.fault("loop", error)
         loop.close()
 
     async def _main(self) -> None:
@@ -139,7 +140,7 @@ class LoopThread:
             running.cancel()
             await asyncio.wait({running}, timeout=GRACE)
             verdict = self._runner.timed_out(row)
-            if not running.done() and isinstance(verdict, Failed):
+            if not running.done() and isinstance(verdict, Failed) and row.series is None:
                 context_of(row).hung = True
                 await self._done(row, attempt, verdict)
                 self._ended(row, attempt)  # it keeps no place from the others any more

@@ -1,4 +1,5 @@
-"""The thread engine: a fixed number of daemon threads that pop due rows from one queue; coroutine jobs run on one loop thread.
+"""The thread engine: a fixed number of daemon threads that pop due rows from one queue; coroutine jobs run on one loop thread. A run of a
+kind with `isolation="process"` is in a child process, for which its worker waits.
 
 Promises: each submitted row is run once or withdrawn once; no row waits behind a slow one while a worker is idle; a run past its
 time limit is noticed as soon as the watch thread gets the GIL, and its thread is then replaced, at most `threads` of them at a
@@ -16,14 +17,19 @@ import time
 from collections.abc import Callable
 from math import inf
 from queue import SimpleQueue
+from typing import ClassVar
 
 from jobwheel.clock import Clock
 from jobwheel.engine import Desk, Engine, EngineHealth
+from jobwheel.engines.children import Children
+from jobwheel.engines.isolated import IsolatedRuns
 from jobwheel.engines.loop import COROUTINES, GRACE, LoopThread
 from jobwheel.engines.watch import Watch
 from jobwheel.engines.worker import Current, Permit, Worker
 from jobwheel.errors import UsageError
+from jobwheel.isolation import isolated
 from jobwheel.job import context_of
+from jobwheel.kind import Kind
 from jobwheel.lanes import Lanes
 from jobwheel.log import logger
 from jobwheel.row import Entry, Row
@@ -42,6 +48,9 @@ EACH = 1.0
 
 class ThreadEngine(Engine):
     """See the module."""
+
+    word: ClassVar[str] = "threads"
+    """What `workers.engine` says of it."""
 
     def __init__(self, clock: Clock, settings: Settings, runner: Runner, desk: Desk) -> None:
         workers = settings.workers
@@ -62,7 +71,11 @@ class ThreadEngine(Engine):
         self._coroutines = workers.coroutines
         self._coroutine_runs: set[tuple[int, int]] = set()  # id and attempt, submitted and not ended; a set operation is atomic
         self._loop = LoopThread(clock, runner, desk, self._coroutine_ended)
-        self._watch = Watch(clock, self._look)
+        self._watch = Watch(clock, self._look, desk)
+        self.threads_only = self.word == "threads"
+        """Runs are in threads unless a kind says otherwise."""
+        self._children = Children(settings)
+        self._isolated_runs = IsolatedRuns(clock, runner, desk, self._children)
 
     def start(self) -> None:
         for _ in range(self._size):
@@ -96,7 +109,7 @@ class ThreadEngine(Engine):
         taken: list[Entry] = []
         free = self._coroutines - len(self._coroutine_runs)
         for entry in entries:
-            if entry.kind is not None and not entry.kind.is_quick and entry.kind.call.is_async:
+            if entry.kind is not None and not entry.kind.is_quick and self._is_coroutine(entry.kind):
                 free -= 1
                 if free < 0:
                     hold(COROUTINES, entry)
@@ -104,15 +117,24 @@ class ThreadEngine(Engine):
             taken.append(entry)
         return taken
 
+    def _is_coroutine(self, kind: Kind) -> bool:
+        """Runs of it are on the event loop here."""
+        return kind.call.is_async and not isolated(kind, self.word)
+
     def submit(self, rows: list[Row]) -> None:
-        self._coroutine_runs.update((row.id, row.attempt) for row in rows if row.kind.call.is_async)
+        self._coroutine_runs.update((row.id, row.attempt) for row in rows if not row.kind.is_quick and self._is_coroutine(row.kind))
         self.lanes.push(rows)
         put = self.permits.put
         for _ in rows:
             put("row")
 
     def run_watched(self, worker: Worker, row: Row, attempt: int) -> None:
-        """One row that has a time limit or is a coroutine, on its worker's thread."""
+        """One row that is more than a plain call, on its worker's thread."""
+        if isolated(row.kind, self.word):
+            worker.current = (row, attempt, inf)  # the watch need not look: the worker itself minds the time
+            self.desk.done(row, attempt, self._isolated_runs.run(row))
+            worker.current = None
+            return
         timeout = row.kind.options.timeout
         limit = inf if timeout is None else self._elapsed() + timeout
         if row.kind.call.is_async:
@@ -174,13 +196,13 @@ class ThreadEngine(Engine):
     def _tell_late(self, row: Row, attempt: int, runs: Callable[[], bool]) -> None:
         self.desk.timed_out(row)
         verdict = self.runner.timed_out(row)
-        if isinstance(verdict, Failed):
+        if isinstance(verdict, Failed) and row.series is None:
             context = context_of(row)
             context.hung = True
             if not runs():  # it has ended meanwhile, and perhaps cleared the mark before it was set
                 context.hung = False
             self.desk.done(row, attempt, verdict)
-        # Else another attempt is due, which must not run beside this one: it is settled when this one ends.
+        # Else another attempt or run is due, which must not run beside this one: it is settled when this one ends.
 
     def _fill_up(self) -> bool:
         """Replaces hung workers and starts missing ones; False if a thread could not be started."""
@@ -232,6 +254,7 @@ class ThreadEngine(Engine):
             if worker is not threading.current_thread():
                 worker.join(max(0.0, deadline - time.monotonic()))
         self._loop.join(max(0.0, deadline - time.monotonic()))
+        self._children.close()
         rows = [current[0] for worker in everyone if (current := worker.current) is not None]
         return [*rows, *(row for row, _, _ in tuple(self._loop.running.values()))]
 
@@ -247,6 +270,7 @@ class ThreadEngine(Engine):
             busy=sum(worker.current is not None for worker in workers) + len(self._loop.running),
             queued=len(self.lanes) + len(self._loop.waiting),
             hung=len(self._hung) + late,
+            children=self._children.count,
             problem=self._problem(sum(worker.is_alive() for worker in workers)),
         )
 
@@ -265,6 +289,8 @@ class ThreadEngine(Engine):
             return "the watch thread has ended: runs past their timeout are not noticed"
         if sum(worker.replaced for worker in tuple(self._hung)) >= self._size:
             return f"{len(self._hung)} runs hang past their timeout, and no more threads are put in their places"
+        if self._children.problem is not None:
+            return self._children.problem
         if late := self._late_coroutines():
             return f"{late} coroutine jobs are past their timeout and do not heed the cancel"
         if (lag := self._loop.lag()) > BLOCKED:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from math import inf
 
 from jobwheel.clock import Clock
+from jobwheel.engine import Desk
 from jobwheel.log import logger
 from jobwheel.waker import Waker
 
@@ -18,8 +19,9 @@ log = logger("jobwheel.engine")
 class Watch:
     """Calls `look`, which does what is over and gives the next moment (elapsed seconds; inf: none), and sleeps until then."""
 
-    def __init__(self, clock: Clock, look: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock, look: Callable[[], float], desk: Desk) -> None:
         self._clock = clock
+        self._desk = desk
         self._look = look
         self._next_look = inf
         self._waker = Waker()
@@ -54,7 +56,8 @@ class Watch:
                 if self._look() < moment:
                     continue
                 wait = None if moment == inf else moment - self._clock.elapsed()
-            except Exception:
+            except BaseException as error:
                 log.exception("the watch met an error and goes on")
+                self._desk.fault("watch", error)
                 wait = 1.0
             self._waker.sleep(wait)

@@ -35,19 +35,21 @@ class Worker(threading.Thread):
             try:
                 self._live()
                 return
-            except BaseException:  # neither runner nor desk raises; if one does all the same, its row is the only one to suffer
+            except BaseException as error:  # neither runner nor desk raises; if one does all the same, its row is the only one to suffer
                 self.current = None
                 log.exception("%s met an error outside of any job and goes on", self.name)
+                self.engine.desk.fault("worker", error)
 
     def _live(self) -> None:
         engine = self.engine
         lanes, permits, desk = engine.lanes, engine.permits, engine.desk
         take, pop, run, done = permits.get, lanes.pop, engine.runner.run, desk.done
+        threads_only = engine.threads_only
         while take() == "row":
             row = pop()
             if row is not None:
                 attempt = row.attempt
-                if row.kind.is_quick:
+                if threads_only and row.kind.is_quick:
                     self.current = (row, attempt, inf)
                     done(row, attempt, run(row))
                     self.current = None

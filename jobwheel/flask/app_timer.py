@@ -60,7 +60,7 @@ class AppTimer:
     def services_and_scope(self) -> tuple[Services, Scope | None]:
         """What the jobs of this app's timer may ask for and are entered into; for other timers, see `opening.find_services`."""
         timer = self.timer
-        return timer._life._services, timer.scope  # noqa: SLF001
+        return timer.services, timer.scope
 
     def start(self) -> bool:
         """Starts the timer in this process; False: it is the parent of the reloader, so it stays silent. Raises as `JobWheel.start`."""

@@ -7,7 +7,7 @@ Does not: import job modules or make the timer, which waits for its first use. C
 import difflib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from jobwheel.errors import BadType, SettingsError
@@ -26,12 +26,13 @@ class Options:
     """One app's share of the config.
 
     `autostart`: whether requests start the timer ("auto", "never"), or even in the reloader's parent ("always"). `settings`: what the
-    timer is made to, None if the app was given one. `services`: what its jobs may ask for.
+    timer is made to, None if the app was given one. `services`: what its jobs may ask for; None: what the setting
+    `services` names.
     """
 
     autostart: Autostart = "auto"
     settings: Settings | None = None
-    services: Services = field(default_factory=lambda: as_services(None))
+    services: Services | None = field(default_factory=lambda: as_services(None))
 
 
 def read_options(config: Mapping[str, Any], has_timer: bool) -> Options:
@@ -48,12 +49,18 @@ def read_options(config: Mapping[str, Any], has_timer: bool) -> Options:
     options = Options(autostart or "auto")
     if not has_timer:
         try:
-            options = Options(options.autostart, _settings(config), as_services(config.get("JOBWHEEL_SERVICES")))
+            options = Options(options.autostart, *_made(_settings(config), config.get("JOBWHEEL_SERVICES")))
         except (SettingsError, BadType) as error:
             problems.append(str(error))
     if problems:
         raise SettingsError("the Flask app's config:\n" + "\n".join(problems))
     return options
+
+
+def _made(settings: Settings, services: object) -> tuple[Settings, Services | None]:
+    if isinstance(services, str):  # the environment was loaded into the config: there it is the setting of that name
+        return read_settings(replace(settings, services=services)), None
+    return settings, as_services(services)
 
 
 def _settings(config: Mapping[str, Any]) -> Settings:

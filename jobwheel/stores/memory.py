@@ -20,7 +20,7 @@ from heapq import nsmallest
 from operator import attrgetter
 from typing import ClassVar
 
-from jobwheel.clock import Clock
+from jobwheel.clock import Anchor, Clock
 from jobwheel.errors import BadValue, JobExists, TooManyPending
 from jobwheel.job import context_of
 from jobwheel.kind import Kind
@@ -45,6 +45,7 @@ class MemoryStore(Store):
     def __init__(self, clock: Clock, settings: Settings) -> None:
         self._clock = clock
         self._elapsed = clock.elapsed
+        self._anchor = Anchor(clock)
         self._limit = settings.max_pending
         self._limit_lock = threading.RLock()  # only with max_pending: counting and adding are one step; a job's __del__ may add
         self._ids = itertools.count(1)
@@ -528,7 +529,7 @@ class MemoryStore(Store):
         return snapshot(row, self.offset())
 
     def offset(self) -> float:
-        return self._clock.wall() - self._elapsed()
+        return self._anchor.offset()
 
     def find(self, query: Query) -> list[ScheduledJob]:
         return [self._picture(row) for row in nsmallest(query.limit, self._matching(query), key=_id)]

@@ -126,6 +126,7 @@ class Recorder:
         self.settled: list[tuple[int, int, Verdict]] = []
         self.late: list[int] = []
         self.pumps = 0
+        self.faults: list[tuple[str, BaseException]] = []
 
     blocking = False
 
@@ -137,6 +138,9 @@ class Recorder:
 
     def pump(self) -> None:
         self.pumps += 1
+
+    def fault(self, where: str, error: BaseException) -> None:
+        self.faults.append((where, error))
 
     def release(self, what: str) -> None:
         self.pumps += 1

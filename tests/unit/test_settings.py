@@ -246,7 +246,7 @@ def test_an_unknown_member_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("section", "key", "word"),
-    [("store", "kind", "postgres"), ("workers", "engine", "processes"), ("workers", "engine", "celery")],
+    [("store", "kind", "postgres"), ("workers", "engine", "celery")],
 )
 def test_a_member_of_a_later_version_is_refused_as_such(section: str, key: str, word: str) -> None:
     (line,) = problems_of({section: {key: word}})
