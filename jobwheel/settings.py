@@ -94,8 +94,9 @@ class WorkerSettings:
     """Where due jobs run: `threads` threads, and at most `coroutines` coroutine jobs at once.
 
     `threads: 0`: this process only adds, and others on the same file run what is due (`jobwheel worker`): they see within about a second
-    what was added. `queue`: how many claimed jobs may wait for a thread; 0: four per thread. `ageing`: seconds past its due moment after
-    which a job of low priority is served out of turn.
+    what was added. `queue`: how many claimed jobs may wait for a thread; 0: four per thread while runs are short, and none while they are
+    long and other processes could take them. `ageing`: seconds past its due moment after which a job of low priority is served out of
+    turn.
 
     `engine`: "threads" or "processes", where each run is in a child process unless its kind says `isolation="thread"`. For runs in child
     processes (that, or a kind with `isolation="process"`): there are at most as many children as threads, which wait for them; one is

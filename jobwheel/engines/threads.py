@@ -42,6 +42,8 @@ log = logger("jobwheel.engine")
 
 BLOCKED = 3.0
 """Seconds without an answer of the event loop from which health says so."""
+QUICK = 0.02
+"""Seconds that a run may last to count as short: while runs are short a few are claimed ahead for each thread, else none."""
 EACH = 1.0
 """Seconds until a thread that could not be started is tried again, and between two questions to the event loop."""
 
@@ -60,6 +62,9 @@ class ThreadEngine(Engine):
         self._size = workers.threads
         self._bound = workers.queue or 4 * self._size
         self.low = self._bound // 2
+        self.learns = not workers.queue and settings.store.kind != "memory"
+        """How many rows wait here depends on how long runs are, since other processes could run them."""
+        self._quick = 0  # runs in a row that were short, as far as was looked at; written by workers, and a lost one does not matter
         self.lanes: Lanes[Row] = Lanes(clock.elapsed, workers.ageing)
         self.permits: SimpleQueue[Permit] = SimpleQueue()
         self._queued = self.permits.qsize  # as many as there are rows in the lanes, and cheaper to ask
@@ -103,7 +108,14 @@ class ThreadEngine(Engine):
     def room(self) -> int:
         if self._stopping or not self._size:
             return 0
+        if self.learns and self._quick < self._size:
+            return self._size - self._queued() - sum(worker.current is not None for worker in tuple(self._workers))
         return self._bound - self._queued()
+
+    def learn(self, row: Row) -> None:
+        """A worker has run this one and asks for more."""
+        started = row.started
+        self._quick = self._quick + 1 if started is None or self._elapsed() - started < QUICK else 0
 
     def sift(self, entries: list[Entry], hold: Callable[[str, Entry], None]) -> list[Entry]:
         taken: list[Entry] = []

@@ -44,7 +44,7 @@ class Worker(threading.Thread):
         engine = self.engine
         lanes, permits, desk = engine.lanes, engine.permits, engine.desk
         take, pop, run, done = permits.get, lanes.pop, engine.runner.run, desk.done
-        threads_only = engine.threads_only
+        threads_only, learns = engine.threads_only, engine.learns
         while take() == "row":
             row = pop()
             if row is not None:
@@ -57,6 +57,8 @@ class Worker(threading.Thread):
                     engine.run_watched(self, row, attempt)
                 # The next batch when the queue is half empty; at each chance, where something more urgent may wait behind it.
                 if permits.qsize() <= engine.low or lanes.several:
+                    if learns:
+                        engine.learn(row)
                     desk.pump()
             if self.replaced:
                 engine.gone(self)
