@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jobwheel import TimerManager, open_timer
 from jobwheel import kind as kinds
 from jobwheel.testing import ManualClock, manual_timer
+
+if TYPE_CHECKING:
+    from web_example.container import ShopContainer
 
 WaitUntil = Callable[..., None]
 ManualTimer = Callable[..., tuple[TimerManager, ManualClock]]
@@ -75,6 +78,40 @@ def opened() -> Iterator[OpenedTimer]:
     yield make
     for timer in timers:
         timer.shutdown(0)
+
+
+class Scene:
+    """The example shop without its pages: its services with the times of `config/default.yml`, on a clock that is moved by hand."""
+
+    def __init__(self, container: "ShopContainer", timer: TimerManager, clock: ManualClock) -> None:
+        self.shop = container
+        self.timer = timer
+        self.clock = clock
+
+    def waiting(self) -> list[str | None]:
+        """The keys of all jobs that wait, in the order in which they were added."""
+        return [job.key for job in self.timer.find(state=("scheduled", "paused"))]
+
+    def result(self, key: str) -> Any:
+        """What the latest job of that key returned."""
+        job = self.timer.get(key)
+        assert job is not None
+        return job.result
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def scene(tmp_path: Path, manual: ManualTimer, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A `Scene`, once on each store."""
+    from web_example.container import fill  # here, since it registers the shop's jobs, of which other tests know nothing
+    from web_example.settings import ShopSettings
+
+    container = fill(ShopSettings(database=str(tmp_path / "shop.db")), "unused")
+    kept = {"kind": request.param, "path": str(tmp_path / "jobs.db")}
+    timer, clock = manual(services=container, jobs=["web_example.jobs", "web_example.scenarios"], store=kept)
+    container.timer.override(timer)
+    container.now.override(clock.wall)
+    yield Scene(container, timer, clock)
+    container.database().close()
 
 
 @pytest.fixture

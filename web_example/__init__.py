@@ -1,4 +1,4 @@
-"""Quiet Coach: a small shop for train seats that shows what jobwheel is for. What is not paid in time is cancelled by a job.
+"""Quiet Coach: a small shop for train seats that shows what jobwheel is for. Seven things in it happen later, by themselves.
 
 Start it with `python -m web_example`, with `gunicorn -c web_example/gunicorn.py` (four processes), or with `flask --app web_example run`.
 """
@@ -9,9 +9,9 @@ from pathlib import Path
 from flask import Flask
 
 from jobwheel.flask import JobWheel
-from web_example.container import ShopContainer
+from web_example.container import ShopContainer, fill
+from web_example.pages import BLUEPRINTS, MODULES
 from web_example.settings import read_shop
-from web_example.views import shop
 
 DEFAULT_CONFIG = Path(__file__).parents[1] / "config" / "default.yml"
 
@@ -28,14 +28,13 @@ def create_app(config: str | Path | None = None, *, container: ShopContainer | N
     """
     if container is None:
         path = Path(config) if config is not None else config_file()
-        settings = read_shop(path)
-        container = ShopContainer()
-        container.config.from_dict({"jobwheel_file": str(path), "database": settings.database, "pay_within": settings.pay_within})
+        container = fill(read_shop(path), path)
     app = Flask(__name__)
     app.extensions["shop"] = container
-    app.register_blueprint(shop)
+    for blueprint in BLUEPRINTS:
+        app.register_blueprint(blueprint)
     JobWheel().init_app(app, timer=container.timer())
-    container.wire(modules=["web_example.views"], warn_unresolved=True)
+    container.wire(modules=MODULES, warn_unresolved=True)
     return app
 
 
@@ -46,4 +45,4 @@ def start(app: Flask) -> None:
     """
     container: ShopContainer = app.extensions["shop"]
     JobWheel.start(app)
-    container.rearming().once(container.timer(), container.orders())
+    container.rearming().once()

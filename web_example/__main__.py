@@ -46,12 +46,12 @@ def _serve(port: int) -> int:
     except OSError as error:
         print(f"http://{HOST}:{port} cannot be served: {error.strerror}. Choose another one: PORT=8001 make run", file=sys.stderr)
         return 1
-    timer, orders = container.timer(), container.orders()
+    timer = container.timer()
     try:
         start(app)
         print(f"\n  Quiet Coach is open:   http://{HOST}:{port}")
         print(f"  What waits:            http://{HOST}:{port}/wheel")
-        print(f"  Seats are held for {orders.pay_within:g} s; jobs wait in: {timer.settings.backend} ({config_file()})")
+        print(f"  Jobs wait in:          {timer.settings.backend} ({config_file()})")
         print(f"  Jobs are kept in:      {_kept(timer.settings.store)}")
         print("  Ctrl-C ends it.\n", flush=True)
         server.run()

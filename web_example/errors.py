@@ -1,4 +1,5 @@
-"""What the shop refuses, each with the HTTP status that fits and words for the customer. Raised by `orders`, shown by `views`."""
+"""What the shop refuses, each with the HTTP status that fits and words for the customer. Raised by `orders` and the scenarios, which
+add their own; shown by `pages`."""
 
 
 class ShopError(Exception):
@@ -81,9 +82,24 @@ class CannotHold(ShopError):
         super().__init__("Nothing was ordered and nothing was charged. Please try again in a minute.")
 
 
+class ClockFails(ShopError):
+    """The timer's file could not be read or written. What the shop's own database has stays, and gets its job as soon as it works again."""
+
+    status = 503
+    title = "Our clock does not answer"
+
+    def __init__(self) -> None:
+        super().__init__("What you entered before is kept, and its time limit follows by itself. Please look again in a minute.")
+
+
+class TooLate(ShopError):
+    status = 410
+    title = "Too late"
+
+
 class ForeignPage(ShopError):
     status = 403
     title = "Not from here"
 
     def __init__(self) -> None:
-        super().__init__("Orders are made, paid and cancelled from this shop's own pages only. Open the shop and try again.")
+        super().__init__("The shop takes what is sent from its own pages only. Open the shop and try again.")

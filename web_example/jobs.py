@@ -1,16 +1,13 @@
-"""Where the shop meets the timer: the job that ends an unpaid order, how it is set with the order, and how it is taken away.
+"""Where selling meets the timer: the job that ends an unpaid order, how it is set with the order, and which orders need one.
 
-The order is in the shop's database and the job in jobwheel's file. They are written one after the other, the order first; a process that
-dies just between the two leaves an order without a job, and `Rearming` finds it at the next start of any process.
-
-Called by the views and at start; jobwheel imports this module because the configuration lists it under `jobs`.
+Called by the pages and at start. jobwheel imports this module because the configuration lists it under `jobs`.
 """
 
 import logging
-import os
-import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -19,6 +16,7 @@ from jobwheel.errors import JobwheelError
 from web_example.errors import CannotHold
 from web_example.models import Order
 from web_example.orders import OrderService
+from web_example.rearming import Rearming
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ def timer_key(order_id: int) -> str:
 
 
 def reserve(
-    timer: TimerManager, orders: OrderService, rearming: "Rearming", departure_id: int, customer: str, seat_id: int | None = None
+    timer: TimerManager, orders: OrderService, rearming: Rearming, departure_id: int, customer: str, seat_id: int | None = None
 ) -> Order:
     """A new order with its time limit. Raises what `OrderService.reserve` raises, or CannotHold; then no seat is held.
 
@@ -66,61 +64,9 @@ def reserve(
         raise CannotHold from error
 
 
-def release(timer: TimerManager, order_id: int) -> None:
-    """Takes the time limit of an ended order away. A failure is only logged: the job would find the order ended and do nothing."""
-    try:
-        timer.cancel(timer_key(order_id))
-    except JobwheelError as error:
-        log.warning("the job of order %d could not be cancelled; it will find the order ended: %s", order_id, error)
-
-
-def rearm(timer: TimerManager, orders: OrderService) -> int:
-    """Gives every reserved order that has no job one for the rest of its time. Returns how many reserved orders there were.
-
-    Harmless at any moment and in any number of processes. An order whose time passed while nobody was there expires at once.
-    Raises a JobwheelError if the timer's file fails; then nothing was changed.
-    """
-    reserved = orders.reserved()
+def promises(orders: OrderService) -> Iterator[Mapping[str, Any]]:
+    """For `Rearming`: each reserved order's job, due when the rest of its time is over."""
     now = orders.now()
-    timer.add_jobs(
-        {
-            "job": CancelUnpaidOrder(order.id),
-            "delay": min(max(0.0, order.pay_by - now), orders.pay_within),  # the wall clock may have been set back since
-            "key": timer_key(order.id),
-            "if_exists": "keep",
-        }
-        for order in reserved
-    )
-    return len(reserved)
-
-
-class Rearming:
-    """Does `rearm` once in each process that serves the shop, before its first request is answered, and again when asked to."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        """Held while rearming, so that no request gets past before it is done."""
-        self._asked = 0
-        """How often `again` was called, by any thread; that two at once may count as one does no harm."""
-        self._done = (0, 0)
-        """The process and the count that it was done for; written under the lock."""
-
-    def once(self, timer: TimerManager, orders: OrderService) -> None:
-        """Returns when every reserved order has its job. Raises as `rearm` does, and then the next call tries again."""
-        if self._done == self._wish():
-            return
-        with self._lock:
-            wish = self._wish()
-            if self._done != wish:
-                found = rearm(timer, orders)
-                self._done = wish
-                if found:
-                    log.info("%d unpaid orders found; each has its time limit", found)
-
-    def again(self) -> None:
-        """Lets the next request do it once more."""
-        self._asked += 1
-
-    def _wish(self) -> tuple[int, int]:
-        # The process counts: with the memory store a forked child starts with an empty timer and must do it anew.
-        return os.getpid(), self._asked
+    for order in orders.reserved():
+        left = min(max(0.0, order.pay_by - now), orders.pay_within)  # the wall clock may have been set back since
+        yield {"job": CancelUnpaidOrder(order.id), "delay": left, "key": timer_key(order.id)}

@@ -1,9 +1,10 @@
-"""The shop's tables: departures, their seats, and orders. No rules of selling here, but for the one that the database itself keeps.
+"""The shop's first tables: departures, their seats, and orders. No rules of selling here, but for the one that the database itself keeps.
 
 A seat is free when no live order (reserved or paid) points at it. There is no counter and no flag beside the order's row, so nothing can
 disagree with it: ending the order frees the seat in the same write.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -21,7 +22,12 @@ class OrderState(StrEnum):
 
 
 class Base(DeclarativeBase):
-    """The shop's declarative base."""
+    """The shop's declarative base, also of the tables that `scenarios` add."""
+
+
+def values(states: Iterable[StrEnum]) -> list[str]:
+    """How a column keeps an enum: by its values."""
+    return [state.value for state in states]
 
 
 class Departure(Base):
@@ -79,9 +85,7 @@ class Order(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     seat_id: Mapped[int] = mapped_column(ForeignKey("seats.id"))
     customer: Mapped[str]
-    state: Mapped[OrderState] = mapped_column(
-        Enum(OrderState, native_enum=False, create_constraint=True, values_callable=lambda states: [state.value for state in states])
-    )
+    state: Mapped[OrderState] = mapped_column(Enum(OrderState, native_enum=False, create_constraint=True, values_callable=values))
     price: Mapped[int]
     """In cents, as it was when the order was made."""
     made_at: Mapped[float]

@@ -5,6 +5,7 @@ The tests that take one process run on both stores.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,40 +18,50 @@ from jobwheel import State, TimerManager
 from jobwheel.errors import StoreError
 from jobwheel.testing import manual_timer
 from web_example import create_app
-from web_example.container import ShopContainer
-from web_example.jobs import CancelUnpaidOrder, rearm, timer_key
+from web_example.container import fill
+from web_example.jobs import CancelUnpaidOrder, timer_key
 from web_example.orders import OrderService
+from web_example.scenarios import counting
+from web_example.settings import ShopSettings
 
 FROM_HERE = {"Origin": "http://localhost"}
+PAGES = ("/", "/departures", "/orders", "/rooms", "/presence", "/rides", "/address", "/counts", "/messages", "/wheel")
+CODE = {
+    "/orders": ("class CancelUnpaidOrder", "after_commit=session"),
+    "/rooms": ("class ReleaseRoom", "self._timer.add_job(ReleaseRoom(booking.id), self.hold"),
+    "/presence": ("class MarkOffline", "self._timer.touch("),
+    "/rides": ("class GiveFiveStars", "at=_date(ride.rate_by)"),
+    "/address": ("class ApplyAddress", "raise RetryJob(left)"),
+    "/counts": ("@job(kind=", "trigger=self.trigger"),
+    "/messages": ("class SendSlice", "self._timer.add_jobs("),
+}
+TIMES = ShopSettings(
+    pay_within=20, hold_room=20, offline_after=9, stars_after=20, change_after=20, count_at="*/10 * * * * *", mail_takes=1e-6
+)
 
 
 class Shop:
     """One process of the shop in `folder`, its time standing still until `pass_by`. Time starts `after` seconds later than usual."""
 
     def __init__(self, folder: Path, store: str = "sqlite", after: float = 0.0) -> None:
-        container = ShopContainer()
-        container.config.from_dict({"jobwheel_file": "unused", "database": str(folder / "shop.db"), "pay_within": 20.0})
+        container = fill(replace(TIMES, database=str(folder / "shop.db")), "unused")
         self.timer: TimerManager
         kept = {"kind": store, "path": str(folder / "jobs.db")}
-        self.timer, self._clock = manual_timer(services=container, jobs=["web_example.jobs"], store=kept)
-        self._start = self._clock.wall()
+        # Every manual clock starts at the same moment, so "after" means the same for all processes.
+        self.timer, self._clock = manual_timer(services=container, jobs=["web_example.jobs", "web_example.scenarios"], store=kept)
         container.timer.override(self.timer)
-        container.now.override(self.now)
+        container.now.override(self._clock.wall)
         self.app = create_app(container=container)
+        self.parts = container
         self.orders: OrderService = container.orders()
-        self._container = container
         self._clock.set_wall(after)  # what is due by now runs, as at the start of a process
-
-    def now(self) -> float:
-        # Every process starts at the same moment of 2030, so that "after" means the same for all of them.
-        return 1_900_000_000 + self._clock.wall() - self._start
 
     def pass_by(self, seconds: float) -> None:
         self._clock.advance(seconds)
 
     def close(self) -> None:
         self.timer.shutdown()
-        self._container.database().close()
+        self.parts.database().close()
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -77,7 +88,7 @@ def order(client: FlaskClient, train: str = "QC 11", seat: str = "") -> int:
 
 
 def departure_of(client: FlaskClient, train: str) -> int:
-    page = client.get("/").text
+    page = client.get("/departures").text
     return int(page[: page.index(train)].rpartition("/departures/")[2].partition('"')[0])
 
 
@@ -91,7 +102,8 @@ def free(shop: Shop, train: str = "QC 11") -> int:
 
 
 def waiting(shop: Shop) -> list[str | None]:
-    return [job.key for job in shop.timer.find(state=State.SCHEDULED)]
+    """What waits, but for the count of travellers, which always does."""
+    return [job.key for job in shop.timer.find(state=State.SCHEDULED) if job.key != counting.KEY]
 
 
 def assert_refused(answer: TestResponse, status: int, *words: str) -> None:
@@ -178,7 +190,7 @@ def test_a_seat_that_is_taken_and_a_train_that_is_full_get_a_page_that_says_so(s
     for _ in seats[1:]:
         order(customer, "QC 99")
     assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 409, "Sold out")
-    assert "Sold out" in customer.get("/").text
+    assert "Sold out" in customer.get("/departures").text
     assert "Sold out" in customer.get(f"/departures/{departure}").text
     assert len(waiting(shop)) == len(seats)
     shop.pass_by(20)
@@ -242,7 +254,7 @@ def test_only_the_shops_own_pages_may_order(shop: Shop, customer: FlaskClient, h
 
 def test_pages_load_from_nowhere_else_and_hold_no_script_or_style_of_their_own(customer: FlaskClient) -> None:
     order(customer)
-    for path in ("/", f"/departures/{departure_of(customer, 'QC 11')}", "/orders", "/wheel", "/nowhere"):
+    for path in (*PAGES, f"/departures/{departure_of(customer, 'QC 11')}", "/nowhere"):
         answer = customer.get(path)
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'self'; ")
         assert answer.headers["Referrer-Policy"] == "same-origin"
@@ -255,6 +267,16 @@ def test_pages_load_from_nowhere_else_and_hold_no_script_or_style_of_their_own(c
         assert style.status_code == 200
 
 
+def test_every_page_is_led_to_from_the_first_one_and_shows_the_lines_that_do_it(shop: Shop, customer: FlaskClient) -> None:
+    start = customer.get("/").text
+    for page in PAGES[1:]:
+        assert f'href="{page}"' in start
+    for page, words in CODE.items():
+        text = customer.get(page).text
+        for line in words:
+            assert line in text
+
+
 def test_the_cookie_is_given_with_the_first_order_and_cannot_be_read_by_scripts(customer: FlaskClient) -> None:
     assert "Set-Cookie" not in customer.get("/").headers
     answer = post(customer, f"/departures/{departure_of(customer, 'QC 11')}/orders", seat="")
@@ -263,7 +285,7 @@ def test_the_cookie_is_given_with_the_first_order_and_cannot_be_read_by_scripts(
 
 
 def test_the_wheel_page_lists_what_waits(shop: Shop, customer: FlaskClient) -> None:
-    assert "Nothing waits" in customer.get("/wheel").text
+    assert counting.KEY in customer.get("/wheel").text
     number = order(customer)
     page = customer.get("/wheel").text
     assert timer_key(number) in page
@@ -273,11 +295,11 @@ def test_the_wheel_page_lists_what_waits(shop: Shop, customer: FlaskClient) -> N
 
 
 @contextmanager
-def broken(part: object, monkeypatch: pytest.MonkeyPatch, call: str) -> Iterator[None]:
+def broken(part: object, monkeypatch: pytest.MonkeyPatch, call: str, error: type[Exception] = StoreError) -> Iterator[None]:
     """The part while one of its calls fails, as when a disk is full."""
 
     def fails(*_: object, **__: object) -> None:
-        raise StoreError("the disk is full")
+        raise error("the disk is full")
 
     with monkeypatch.context() as patch:
         patch.setattr(part, call, fails, raising=True)
@@ -353,15 +375,17 @@ def test_an_order_whose_process_died_before_its_job_was_added_gets_one_and_the_o
     customer = before.app.test_client()
     whole = order(customer)
     torn = before.orders.reserve(departure_of(customer, "QC 24"), "ada").id  # committed, and the process ends here
-    jobs = before.timer.find(state=State.SCHEDULED)
-    assert [job.key for job in jobs] == [timer_key(whole)]
+    kept = before.timer.get(timer_key(whole))
+    assert waiting(before) == [timer_key(whole)]
     before.close()
 
     after = Shop(tmp_path, after=5)
     after.app.test_client().get("/")
-    found = {job.key: job for job in after.timer.find(state=State.SCHEDULED)}
-    assert set(found) == {timer_key(whole), timer_key(torn)}
-    assert found[timer_key(whole)].id == jobs[0].id
+    assert set(waiting(after)) == {timer_key(whole), timer_key(torn)}
+    found = after.timer.get(timer_key(whole))
+    assert kept is not None
+    assert found is not None
+    assert found.id == kept.id
     after.pass_by(14.9)
     assert [order.id for order in after.orders.reserved()] == [whole, torn]
     after.pass_by(0.1)
@@ -402,27 +426,9 @@ def test_an_order_that_can_neither_be_held_nor_taken_back_is_found_by_the_next_r
     shop: Shop, customer: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     departure = departure_of(customer, "QC 11")
-    with broken(shop.timer._life.store, monkeypatch, "add"), broken(shop.orders, monkeypatch, "take_back"):
+    with broken(shop.timer._life.store, monkeypatch, "add"), broken(shop.orders, monkeypatch, "take_back", OSError):
         assert_refused(post(customer, f"/departures/{departure}/orders", seat=""), 500, "Something went wrong on our side")
     assert len(shop.orders.reserved()) == 1
     customer.get("/")
     shop.pass_by(20)
     assert shop.orders.reserved() == []
-
-
-def test_rearming_again_changes_nothing(shop: Shop, customer: FlaskClient) -> None:
-    order(customer)
-    jobs = shop.timer.find(state=State.SCHEDULED)
-    shop.pass_by(5)
-    assert rearm(shop.timer, shop.orders) == 1
-    assert rearm(shop.timer, shop.orders) == 1
-    assert [(job.id, job.due) for job in shop.timer.find(state=State.SCHEDULED)] == [(job.id, job.due) for job in jobs]
-
-
-def test_an_app_that_serves_nobody_touches_no_file(tmp_path: Path) -> None:
-    config = tmp_path / "shop.yml"
-    kept = f"jobwheel: {{store: {{path: {tmp_path}/jobs.db}}, jobs: [web_example.jobs]}}"
-    config.write_text(f"{kept}\nshop: {{pay_within: 5, database: {tmp_path}/none.db}}\n")
-    app = create_app(config)
-    assert "/orders" in {str(rule) for rule in app.url_map.iter_rules()}
-    assert [path.name for path in tmp_path.iterdir()] == ["shop.yml"]

@@ -73,7 +73,7 @@ def test_it_says_where_to_look_and_a_signal_ends_it_cleanly(tmp_path: Path, back
         said, complained = process.communicate(timeout=15)
     assert process.returncode == 0
     assert f"http://127.0.0.1:{port}\n" in said
-    assert f"jobs wait in: {backend} " in said
+    assert f"Jobs wait in:          {backend} (" in said
     assert f"sqlite ({tmp_path}/web_example_demo_jobs.db); a restart loses none\n" in said
     assert (tmp_path / "web_example_demo_jobs.db").exists()
     assert "Traceback" not in said + complained

@@ -1,6 +1,6 @@
 """The shop in four gunicorn workers on one file of jobs: which worker takes an order, a payment or an expiry does not matter.
 
-The app is `apps/shop_workers.py`, served with `web_example/gunicorn.py`.
+The app is `apps/shop_workers.py`, or for the other scenarios the shop as it is, served with `web_example/gunicorn.py`.
 """
 
 import http.client
@@ -28,6 +28,10 @@ from web_example.jobs import CancelUnpaidOrder, timer_key
 ROOT = Path(__file__).parents[2]
 APPS = Path(__file__).parent / "apps"
 PAY_WITHIN = 3.0
+TIMES = {
+    "pay_within: 900": f"pay_within: {PAY_WITHIN}", "hold_room: 600": "hold_room: 2", "offline_after: 30": "offline_after: 2",
+    "stars_after: 172800": "stars_after: 2", "change_after: 3600": "change_after: 2", '"0 * * * *"': '"* * * * * *"',
+}  # fmt: skip
 LATE = 5.0
 """Seconds past its time within which an order has ended, whatever was killed: a sweep comes about once a second."""
 LIMIT = 30.0
@@ -62,27 +66,28 @@ class Row(NamedTuple):
 class Server:
     """gunicorn with its workers, in a process group of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, app: str = "shop_workers:create_app()", **settings: str) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port: int = probe.getsockname()[1]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("FLASK_", "JOBWHEEL_", "GUNICORN_"))}
         own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{APPS}", "RUNS": str(folder / "runs"), "JOBWHEEL_CONFIG": str(folder / "shop.yml")}
-        options = ("-c", str(ROOT / "web_example" / "gunicorn.py"), "-b", f"127.0.0.1:{self._port}", "shop_workers:create_app()")
+        options = ("-c", str(ROOT / "web_example" / "gunicorn.py"), "-b", f"127.0.0.1:{self._port}", app)
         self._said = folder / "said"
         with self._said.open("ab") as said:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gunicorn", *UNCONTROLLED, *options],
-                cwd=folder, env=kept | own, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                cwd=folder, env=kept | own | settings, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
             )  # fmt: skip
 
     @property
     def said(self) -> str:
         return self._said.read_text()
 
-    def ask(self, method: str, path: str, cookie: str = "", body: str = "") -> Answer:
+    def ask(self, method: str, path: str, cookie: str = "", body: str = "", accept: str = "*/*") -> Answer:
         with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=LIMIT)) as connection:
             headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
+            headers["Accept"] = accept
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             given = answer.getheader("Set-Cookie", "").partition(";")[0]
@@ -92,7 +97,7 @@ class Server:
         def is_open() -> bool:
             assert self.process.poll() is None, self.said
             with suppress(ConnectionError):
-                return self.ask("GET", "/").status == 200
+                return self.ask("GET", "/departures").status == 200
             return False
 
         wait_for(is_open, LIMIT, "the first page", lambda: self.said)
@@ -134,11 +139,14 @@ class Shop:
     def __init__(self, folder: Path, servers: ExitStack) -> None:
         self.folder = folder
         self._servers = servers
-        text = (ROOT / "config" / "default.yml").read_text(encoding="utf-8").replace("pay_within: 900", f"pay_within: {PAY_WITHIN}")
+        text = (ROOT / "config" / "default.yml").read_text(encoding="utf-8")
+        for there, here in TIMES.items():
+            assert there in text
+            text = text.replace(there, here)
         (folder / "shop.yml").write_text(text, encoding="utf-8")
 
-    def open(self) -> Server:
-        server = Server(self.folder)
+    def open(self, *app: str, **settings: str) -> Server:
+        server = Server(self.folder, *app, **settings)
         self._servers.callback(server.kill)
         server.wait_until_open()
         return server
@@ -239,3 +247,115 @@ def test_no_order_stays_reserved_past_its_time_whatever_is_killed(shop: Shop, vi
         assert all(isinstance(job.job, CancelUnpaidOrder) or job.job is None for job in timer.find())
     number = server.order().id  # and it goes on selling
     assert shop.rows()[number].state == "reserved"
+
+
+def test_nothing_doubles_in_any_scenario_whatever_number_of_workers(shop: Shop) -> None:
+    server = shop.open("web_example:create_app()")
+    customers = [server.ask("POST", "/rides").cookie for _ in range(4)]
+
+    def post(number: int, path: str, body: str = "") -> None:
+        assert server.ask("POST", path, customers[number % 4], body).status == 303, server.said
+
+    with ThreadPoolExecutor(8) as hands:
+        rooms = ("Forest", "Harbour", "Island", "Lake", "Meadow", "Summit")
+        calls = [(number, f"/rooms/{room}/bookings", "") for number, room in enumerate(rooms)]
+        calls += [(number, "/address", f"address=ada{number}@new.example") for number in range(8)]
+        calls += [(number, "/messages", "subject=Timetable&recipients=400") for number in range(2)]
+        calls += [(number, path, "") for number in range(8) for path in ("/presence/sign", "/rides", "/messages/urgent")]
+        list(hands.map(lambda call: post(*call), calls))
+
+    with shop.timer() as timer:
+
+        def is_over() -> bool:
+            return timer.stats().running == 0 and all(job.trigger is not None for job in timer.find(state=("scheduled", "running")))
+
+        wait_for(is_over, LIMIT, "all that was promised is done", lambda: f"{timer.find(state='scheduled')}\n{server.said}")
+        expected = {
+            "rooms.release": 6,
+            "presence.mark_offline": 8,
+            "rides.give_five_stars": 12,
+            "mail.send_slice": 40,
+            "mail.send_urgent": 8,
+        }
+        assert {kind: len(timer.find(kind=kind, state="succeeded")) for kind in expected} == expected
+        assert {job.attempt for job in timer.find(state="succeeded")} == {1}
+        assert timer.stats().failed == 0
+        counted = [job for job in timer.find() if job.trigger is not None]
+        assert len(counted) == 1
+        with closing(sqlite3.connect(shop.folder / "web_example.db", timeout=5)) as database:
+            applied = database.execute("SELECT count(*), count(wish) FROM mailboxes").fetchone()
+            mails = database.execute("SELECT count(*) FROM mails").fetchone()
+        assert applied == (4, 0)
+        assert mails == (2 * 400 + 8,)
+
+        def runs() -> int:
+            series = timer.get(counted[0])
+            assert series is not None
+            assert series.failures == 0
+            return series.runs
+
+        wait_for(lambda: runs() > 2, LIMIT, "three counts", lambda: server.said)
+        os.kill(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(LIMIT) == 0
+        with closing(sqlite3.connect(shop.folder / "web_example.db", timeout=5)) as database:
+            assert database.execute("SELECT count(*) FROM counts").fetchone() == (runs(),)
+    assert "Traceback" not in server.said
+
+
+def test_signs_that_come_to_any_worker_keep_a_visit_alive(shop: Shop) -> None:
+    server = shop.open()
+
+    def sign(number: int) -> tuple[set[int], set[str], str]:
+        """The workers that were asked, the visits that were answered, and the customer, of a page that was open for eight seconds."""
+        pids, visits, visit, cookie = set(), set(), "", ""
+        until = time.monotonic() + 8
+        while time.monotonic() < until:
+            answer = server.ask("POST", "/presence/sign", cookie, f"visit={visit}", "application/json")
+            assert answer.status == 200, server.said
+            pids.add(answer.pid)
+            visit, cookie = json.loads(answer.body)["visit"], answer.cookie
+            visits.add(visit)
+            time.sleep(0.3 + number / 20)
+        return pids, visits, cookie
+
+    with ThreadPoolExecutor(8) as pages:
+        seen = list(pages.map(sign, range(8)))
+    assert len(set.union(*(pids for pids, _, _ in seen))) > 1
+    assert [len(visits) for _, visits, _ in seen] == [1] * 8
+
+    def closed() -> list[float]:
+        with closing(sqlite3.connect(shop.folder / "web_example.db", timeout=5)) as database:
+            return [seconds for (seconds,) in database.execute("SELECT closed_at - opened_at FROM visits WHERE closed_at IS NOT NULL")]
+
+    wait_for(lambda: len(closed()) == 8, 2 + LATE, "all visits are over", lambda: server.said)
+    assert min(closed()) >= 8 + 2 - 1  # the last sign came up to a second before the page was closed
+    assert "Traceback" not in server.said
+
+
+def test_jobs_run_in_workers_of_their_own_while_the_web_processes_only_add(shop: Shop) -> None:
+    server = shop.open("web_example:create_app()", JOBWHEEL_WORKERS__THREADS="0")
+    cookie = server.ask("POST", "/rides").cookie
+    for path, body in (("/rooms/Lake/bookings", ""), ("/messages", "subject=Timetable&recipients=400"), ("/messages/urgent", "")):
+        assert server.ask("POST", path, cookie, body).status == 303, server.said
+    assert server.ask("POST", "/departures/1/orders", cookie, "seat=").status == 303
+    time.sleep(max(PAY_WITHIN, 2.0) + 1)
+    with shop.timer() as timer:
+        assert (timer.stats().succeeded, timer.stats().running) == (0, 0)
+        said = shop.folder / "worker"
+        file = str(shop.folder / "shop.yml")
+        env = {name: value for name, value in os.environ.items() if not name.startswith("JOBWHEEL_")}
+        with said.open("ab") as out:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "jobwheel", "worker", "--config", file, "--processes", "2"],
+                cwd=shop.folder, env=env | {"PYTHONPATH": str(ROOT)}, stdout=out, stderr=out,
+            )  # fmt: skip
+        try:
+            wait_for(lambda: timer.stats().succeeded >= 1 + 1 + 1 + 1 + 20, LIMIT, "the workers do it", said.read_text)
+        finally:
+            worker.terminate()
+            assert worker.wait(LIMIT) == 0, said.read_text()
+        assert timer.stats().failed == 0
+    assert {row.state for row in shop.rows().values()} == {"expired"}
+    page = server.ask("GET", "/messages", cookie).body.decode()
+    assert "400 of 400 sent" in page
+    assert "Traceback" not in server.said + said.read_text()

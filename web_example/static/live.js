@@ -12,10 +12,12 @@ export function now() {
   return performance.now() / 1000 + ahead;
 }
 
-/** "1:16" for 75.2 seconds: the last shown second lasts until zero. */
+/** "1:16" for 75.2 seconds: the last shown second lasts until zero. From an hour on "1:00:16". */
 export function spell(seconds) {
   const whole = Math.max(0, Math.ceil(seconds));
-  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+  const two = (number) => String(Math.floor(number)).padStart(2, "0");
+  const minutes = whole < 3600 ? Math.floor(whole / 60) : `${Math.floor(whole / 3600)}:${two((whole % 3600) / 60)}`;
+  return `${minutes}:${two(whole % 60)}`;
 }
 
 /** Writes what is left into every visible element with data-until. Returns the smallest, or Infinity. */

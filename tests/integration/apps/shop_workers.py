@@ -9,8 +9,8 @@ import os
 from flask import Flask, Response
 
 import web_example
-from web_example.jobs import Rearming
 from web_example.orders import OrderService
+from web_example.rearming import Rearming
 
 _cancel = OrderService.cancel_if_unpaid
 
@@ -24,7 +24,7 @@ def _cancel_and_write(orders: OrderService, order_id: int) -> bool:
 
 
 OrderService.cancel_if_unpaid = _cancel_and_write  # type: ignore[method-assign]
-Rearming.once = lambda self, timer, orders: None  # type: ignore[method-assign]
+Rearming.once = lambda self: None  # type: ignore[method-assign]
 
 
 def create_app() -> Flask:
