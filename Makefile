@@ -22,7 +22,7 @@ $(READY): pyproject.toml
 	  || { echo "the packages could not be installed: pip says why above"; exit 1; }
 	@touch $@
 
-run: $(READY) ## the example shop on http://127.0.0.1:8000 (PORT=... for another); unpaid orders end after 20 seconds
+run: $(READY) ## the example shop on http://127.0.0.1:8000 (PORT=... for another): seven things that happen later, to watch
 	@JOBWHEEL_CONFIG=$${JOBWHEEL_CONFIG:-config/demo.yml} exec $(BIN) -m web_example
 
 test: $(READY) ## all tests; those that need a browser or a server start them

@@ -16,7 +16,8 @@
     timer.add_job(CancelUnpaidOrder(17), timedelta(minutes=15), key="order:17")
     timer.cancel("order:17")  # it was paid: True means it will never run
 
-The names below are the public face; besides them `jobwheel.events`, `jobwheel.testing`, `jobwheel.container` and `jobwheel.flask`.
+The names below are the public face; besides them `jobwheel.events`, `jobwheel.jobs`, `jobwheel.testing`, `jobwheel.container` and
+`jobwheel.flask`.
 """
 
 from jobwheel import events
@@ -33,6 +34,7 @@ from jobwheel.errors import (
     WaitTimeout,
 )
 from jobwheel.function import job
+from jobwheel.isolation import ChildDied
 from jobwheel.job import IJob, JobContext
 from jobwheel.opening import open_timer
 from jobwheel.retry import CancelJob, Retry, RetryJob
@@ -49,6 +51,7 @@ __all__ = [
     "BadValue",
     "CancelJob",
     "CapabilityError",
+    "ChildDied",
     "Health",
     "IJob",
     "JobContext",

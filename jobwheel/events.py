@@ -64,26 +64,40 @@ class JobTimedOut(Event, frozen=True):
 
 
 class JobSkipped(Event, frozen=True):
-    """Moments of a recurring job had no run: one went on, or was late, or nobody was there. The job's `skipped` counts them all."""
+    """Moments of a recurring job had no run: one went on, or was late, or it was paused, or nobody was there. `job.skipped` counts all."""
 
     count: int = 0
     """How many this time."""
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """A part of the timer met an error and goes on; no event of a job."""
+
+    error: BaseException
+    where: str
+
+
 E = TypeVar("E", bound=Event)
 Listener = Callable[[Any], object]
+ErrorHook = Callable[[BaseException, str], object]
 
 
 class Hub:
-    """Takes events from any thread and tells the listeners. With no listener for an event nothing is made and nothing is kept."""
+    """Takes events from any thread and tells the listeners, and faults, which it tells the hooks of `on_error`.
+
+    With nobody to be told nothing is made and nothing is kept.
+    """
 
     def __init__(self, inline: bool = False) -> None:
         self._inline = inline
         self.listeners: tuple[tuple[type[Event], Listener], ...] = ()
         """With the types they listen to. Replaced, never changed; empty: nobody listens, which the hot paths ask first."""
-        self._waiting: deque[Event] = deque()
+        self._hooks: tuple[ErrorHook, ...] = ()  # replaced, never changed
+        self._waiting: deque[Event | Fault] = deque()
         self._news: SimpleQueue[bool] = SimpleQueue()
-        self._lock = threading.Lock()  # guards adding listeners and the start of the thread, which comes with the first event
+        # Guards adding listeners and hooks, and the start of the thread, which comes with the first event. Reentrant for the sake of
+        # signal handlers that add jobs.
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._told: Counter[tuple[type[BaseException], int]] = Counter()
         self.dropped = 0
@@ -93,18 +107,31 @@ class Hub:
         with self._lock:
             self.listeners = (*self.listeners, (event_type, listener))
 
-    def start(self) -> None:
-        """Starts the thread if there is a listener for it to tell."""
+    def on_error(self, hook: ErrorHook) -> None:
+        """From now on `hook` is called with each fault: the error, and where it was met."""
         with self._lock:
-            if self._thread is None and self.listeners and not self._inline:
-                self._thread = threading.Thread(target=self._live, name="jobwheel-events", daemon=True)
-                self._thread.start()
+            self._hooks = (*self._hooks, hook)
+
+    def start(self) -> None:
+        """Starts the thread if there is somebody for it to tell."""
+        with self._lock:
+            if self._thread is None and (self.listeners or self._hooks) and not self._inline:
+                self._thread = thread = threading.Thread(target=self._live, name="jobwheel-events", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the process is at its limit, or ends: what waits is told when the next event finds a thread
+                    self._thread = None
 
     def wants(self, event_type: type[Event]) -> bool:
         """True if someone listens to it; asked before the event, with its picture of the job, is made."""
         return any(issubclass(event_type, wanted) for wanted, _ in self.listeners)
 
-    def emit(self, event: Event) -> None:
+    def fault(self, where: str, error: BaseException) -> None:
+        """A part met an error and goes on: kept for the hooks, if there are any. As `emit` it may come from anywhere."""
+        if self._hooks:
+            self.emit(Fault(error, where))
+
+    def emit(self, event: Event | Fault) -> None:
         """Keeps it for the listeners. Never blocks, never raises, and calls nobody: it may come from under a lock."""
         if len(self._waiting) >= BACKLOG:
             self.dropped += 1
@@ -129,7 +156,7 @@ class Hub:
 
     def after_fork(self) -> None:
         """In a forked child: the thread and what waits for it are the parent's; the listeners stay."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting = deque()
         self._news = SimpleQueue()
         self._thread = None
@@ -142,14 +169,29 @@ class Hub:
         if self._waiting:  # an emitter counted on this thread a moment ago
             self.start()
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: Event | Fault) -> None:
+        if isinstance(event, Fault):
+            self._tell_fault(event)
+            return
         for wanted, listener in self.listeners:
             if not isinstance(event, wanted):
                 continue
             try:
                 listener(event)
             except BaseException as error:
-                which = (type(error), id(listener))
-                self._told[which] += 1
-                if self._told[which] == 1:
+                if self._is_new(error, listener):
                     log.exception("a listener raised; it stays, and its next errors of this kind are only counted")
+                    self.fault("listener", error)
+
+    def _tell_fault(self, fault: Fault) -> None:
+        for hook in self._hooks:
+            try:
+                hook(fault.error, fault.where)
+            except BaseException as error:  # of the hook itself: told to no hook, lest it comes back for ever
+                if self._is_new(error, hook):
+                    log.exception("a hook of on_error raised; it stays, and its next errors of this kind are only counted")
+
+    def _is_new(self, error: BaseException, raiser: Callable[..., object]) -> bool:
+        which = (type(error), id(raiser))
+        self._told[which] += 1
+        return self._told[which] == 1

@@ -52,6 +52,7 @@ class Keeper:
         for entry in sweep.entries:
             self._arm(entry)
         dispatcher.add_overdue(sweep.overdue, sweep.more)
+        dispatcher.release_up_to(sweep.room)
         self._leave_if_stopped([*sweep.entries, *sweep.overdue])
         for row in sweep.ended:
             dispatcher.ended(row)
@@ -76,6 +77,8 @@ class KeeperThread:
         self._waker = Waker()
         self.wake = self._waker.wake
         """Lets it look at once: the lanes run low."""
+        self.on_fault: Callable[[BaseException], None] = lambda error: None
+        """Told each error that `look` itself could not tell."""
         self._stopping = False
         self._thread = threading.Thread(target=self._live, name="jobwheel-keeper", daemon=True)
 
@@ -97,6 +100,7 @@ class KeeperThread:
         while not self._stopping:
             try:
                 self._keeper.look()
-            except BaseException:
+            except BaseException as error:
                 log.exception("the keeper met an error and goes on")
+                self.on_fault(error)
             self._waker.sleep(EACH)

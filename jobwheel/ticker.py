@@ -105,6 +105,8 @@ class Guard:
         """Set once, by `stop`: no further pass is made."""
         self.busy_since: float | None = None
         """Elapsed moment at which the present pass began; None while asleep."""
+        self.on_fault: Callable[[BaseException], None] = lambda error: None
+        """Told each error that is told at all."""
         self._clock = clock
         self._last_error = ""
 
@@ -120,6 +122,7 @@ class Guard:
             if repr(error) != self._last_error:
                 self._last_error = repr(error)
                 log.exception("the ticker met an error and goes on; it is told once, health() counts it")
+                self.on_fault(error)
             return 0.05
         finally:
             self.busy_since = None

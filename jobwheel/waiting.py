@@ -15,6 +15,10 @@ OnDue = Callable[[list[Entry]], None]
 """Called by the room's own thread, entries in order of due moment. Returns soon and never raises."""
 
 
+def _tell_nobody(error: BaseException) -> None:
+    """Where nobody cares."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoomHealth:
     """How a room is."""
@@ -33,6 +37,9 @@ class RoomHealth:
 
 class WaitingRoom(ABC):
     """See the module. `Room(clock, settings)` makes it; nothing runs before `start`, and a stopped room is not started again."""
+
+    on_fault: Callable[[BaseException], None] = staticmethod(_tell_nobody)
+    """Set before `start`; called by the room's thread with an error that it survived, once for those that repeat. Never raises."""
 
     @abstractmethod
     def start(self, on_due: OnDue, on_step: Callable[[], None]) -> None:

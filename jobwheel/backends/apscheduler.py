@@ -64,6 +64,7 @@ class ApschedulerRoom(WaitingRoom):
             on_step()
 
         self.ticker.on_due, self.ticker.on_step = on_due, step
+        self._guard.on_fault = self.on_fault
         self._scheduler.start()
         self._thread = self._scheduler.thread
 

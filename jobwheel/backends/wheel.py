@@ -22,6 +22,7 @@ class WheelRoom(WaitingRoom):
 
     def start(self, on_due: OnDue, on_step: Callable[[], None]) -> None:
         self.ticker.on_due, self.ticker.on_step = on_due, on_step
+        self._thread.on_fault = self.on_fault
         self._thread.start()
         self._started.set()
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jobwheel import IJob, JobContext, State, TimerManager, events
+from jobwheel import IJob, JobContext, State, TimerManager, events, job
 
 
 @dataclass
@@ -13,6 +13,14 @@ class Remind(IJob):
 
 
 def on_failed(event: events.JobFailed) -> None: ...
+
+
+@job(kind="typing.count")
+def count(ctx: JobContext, day: int, *, users: list[str]) -> int:
+    return len(users)
+
+
+def on_fault(error: BaseException) -> None: ...
 
 
 def use(timer: TimerManager) -> None:
@@ -28,6 +36,17 @@ def use(timer: TimerManager) -> None:
     timer.on(events.JobSucceeded, on_failed)  # wrong
     timer.add_job(Remind(1)).state = State.FAILED  # wrong
     print(timer.stats().pendign)  # wrong
+    timer.add_job(count)  # wrong
+    timer.add_job(count.function)  # wrong
+    timer.on_error(on_fault)  # wrong
+
+
+def use_function(ctx: JobContext) -> None:
+    count.function(ctx, "1", users=[])  # wrong
+    count.function(ctx, 1)  # wrong
+    print(count.function(ctx, 1, users=[]).upper())  # wrong
+    job(timeout="30")  # wrong
+    job(7)  # wrong
 
 
 class Timeout(IJob, timeout="30"):  # wrong

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Protocol, assert_type
 
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from jobwheel import IJob, JobContext, Retry, ScheduledJob, State, TimerManager, events, open_timer
+from jobwheel import IJob, JobContext, Retry, ScheduledJob, State, TimerManager, events, job, open_timer
 from jobwheel.testing import manual_timer
 
 
@@ -66,6 +66,55 @@ class Slotted(IJob):
     def run(self, _: JobContext, /) -> None: ...
 
 
+DAY = date(2026, 12, 1)
+
+
+class Users(Protocol):
+    def count(self, day: date) -> int: ...
+
+
+@job(kind="typing.count_users", retry=Retry(attempts=3), timeout=60, overlap="queue", catch_up=3, isolation="process")
+def count_users(ctx: JobContext, day: date, hours: int = 24, *, users: Users) -> int:
+    return users.count(day) + hours
+
+
+@job
+def tidy() -> None: ...
+
+
+@job(kind="typing.fetch")
+async def fetch(url: str, *, users: Users | None = None) -> bytes:
+    return url.encode()
+
+
+def plain(day: date) -> str:
+    return str(day)
+
+
+of_plain = job(plain, kind="typing.plain")
+
+
+def use_functions(timer: TimerManager, ctx: JobContext, users: Users) -> None:
+    timer.add_job(count_users(DAY), timedelta(hours=1), key="count")
+    timer.add_job(count_users(DAY, hours=3))
+    timer.add_jobs([(tidy(), 5), (of_plain(day=DAY), None)])
+    timer.add_job(fetch("https://example.org"))
+    timer.find(kind=count_users)
+    timer.cancel_all(kind=tidy)
+    assert_type(count_users.function(ctx, DAY, users=users), int)
+    assert_type(of_plain.function(DAY), str)
+    one: IJob = count_users(DAY)
+    kinds: list[type[IJob]] = [count_users, tidy, fetch]
+    print(one, kinds, count_users(DAY).day, count_users.jobwheel_kind)
+
+
+async def use_async() -> None:
+    assert_type(await fetch.function("https://example.org"), bytes)
+
+
+def on_fault(error: BaseException, where: str) -> None: ...
+
+
 def on_failed(event: events.JobFailed) -> None:
     assert_type(event.job, ScheduledJob)
 
@@ -100,6 +149,8 @@ def use(timer: TimerManager) -> None:
     assert_type(timer.shutdown(timeout=1), list[int])
     timer.on(events.JobFailed, on_failed)
     timer.on(events.JobFailed, on_any)
+    timer.on_error(on_fault)
+    timer.on_error(lambda error, where: print(type(error), where.upper()))
     with open_timer("config/wheel.yml", services={"orders": object()}) as entered:
         assert_type(entered, TimerManager)
     manual, clock = manual_timer(store={"keep": 5})

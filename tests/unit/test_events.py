@@ -1,13 +1,17 @@
 """What happened to jobs, and who is told: by whole timers on a manual clock, and by the hub with its thread."""
 
 import logging
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobwheel import CancelJob, IJob, JobContext, Retry, State, events
+from jobwheel import CancelJob, IJob, JobContext, Retry, RetryJob, State, events, every
 from jobwheel.errors import BadType
 from jobwheel.events import BACKLOG, Event, Hub, JobAdded, JobFailed, JobSucceeded
 
@@ -115,6 +119,188 @@ def test_a_run_past_its_timeout_is_told_before_its_end(told: Any) -> None:
     timer.add_job(Limit(lambda _: setattr(clock, "_elapsed", clock.elapsed() + 6)))
     clock.advance(0)
     assert [name for name, _ in seen] == ["JobAdded", "JobStarted", "JobTimedOut", "JobFailed"]
+
+
+# --- each type in its case, whatever the store ---
+
+
+@dataclass
+class Say(IJob, kind="test_events.say"):
+    """Can be stored."""
+
+    what: str = "good"
+
+    def run(self, ctx: JobContext) -> str:
+        if self.what == "fail":
+            raise ValueError("x")
+        if self.what == "give up":
+            raise CancelJob("enough")
+        if self.what == "again" and ctx.attempt == 1:
+            raise RetryJob(5)
+        return self.what
+
+
+@dataclass
+class SayTwice(Say, kind="test_events.say_twice", retry=Retry(attempts=2, backoff=5)):
+    pass
+
+
+@dataclass
+class SayInTime(Say, kind="test_events.say_in_time", misfire_grace_time=1):
+    pass
+
+
+@dataclass
+class Slow(IJob, kind="test_events.slow", timeout=5):
+    def run(self, *, clock: Any) -> None:
+        clock[0]._elapsed += 6
+
+
+@dataclass
+class SlowTwice(Slow, kind="test_events.slow_twice", timeout=5, retry=Retry(attempts=2)):
+    pass
+
+
+Case = Callable[[Any, Any], Any]
+
+
+def cancel_running(timer: Any, clock: Any) -> None:
+    timer.on(events.JobStarted, lambda event: timer.cancel(event.job.id))
+    timer.add_job(SayTwice("fail"))
+    clock.advance(60)
+
+
+def pause_and_resume(timer: Any, clock: Any) -> None:
+    id = timer.add_job(Say(), 5).id
+    timer.pause(id)
+    clock.advance(60)
+    timer.resume(id)
+    clock.advance(0)
+
+
+def retry_failed(timer: Any, clock: Any) -> None:
+    id = timer.add_job(Say("fail")).id
+    clock.advance(0)
+    timer.retry(id)
+    clock.advance(0)
+
+
+def keep_the_old(timer: Any, clock: Any) -> None:
+    for _ in range(2):
+        timer.add_job(Say(), 5, key="k", if_exists="keep")
+
+
+def touch_and_move(timer: Any, clock: Any) -> None:
+    timer.add_job(Say(), 5, key="k")
+    timer.touch("k")
+    timer.reschedule("k", 60)
+    timer.run_now("k")
+    clock.advance(0)
+
+
+def recurring(timer: Any, clock: Any) -> None:
+    timer.add_job(Say(), trigger=every(10), key="k")
+    clock.advance(20)
+    timer.cancel("k")
+
+
+def recurring_with_a_gap(timer: Any, clock: Any) -> None:
+    timer.add_job(Say(), trigger=every(10), key="k")
+    clock.suspend(45)
+    clock.advance(5)
+
+
+CASES: dict[str, tuple[Case, str]] = {
+    "a good run": (lambda timer, clock: (timer.add_job(Say(), 5), clock.advance(5)), "added started:running succeeded"),
+    "several at once": (lambda timer, clock: timer.add_jobs([(Say(), 5), (Say(), 6)]), "added added"),
+    "a failed run": (lambda timer, clock: (timer.add_job(Say("fail")), clock.advance(0)), "added started:running failed"),
+    "a second attempt": (
+        lambda timer, clock: (timer.add_job(SayTwice("fail")), clock.advance(9)),
+        "added started:running retrying:scheduled started:running failed",
+    ),
+    "another attempt by the job's own wish": (
+        lambda timer, clock: (timer.add_job(Say("again")), clock.advance(9)),
+        "added started:running retrying:scheduled started:running succeeded",
+    ),
+    "a job that ends itself": (lambda timer, clock: (timer.add_job(Say("give up")), clock.advance(0)), "added started:running cancelled"),
+    "cancelled while it waits": (lambda timer, clock: timer.cancel(timer.add_job(Say(), 5)), "added cancelled"),
+    "cancelled twice": (lambda timer, clock: [timer.cancel(timer.add_job(Say(), 5, key="k")), timer.cancel("k")], "added cancelled"),
+    "cancelled while it runs": (cancel_running, "added started:running cancelled"),
+    "all cancelled": (lambda timer, clock: (timer.add_job(Say(), 5, tags=["a"]), timer.cancel_all(tag="a")), "added cancelled"),
+    "replaced": (lambda timer, clock: [timer.add_job(Say(), 5, key="k") for _ in range(2)], "added cancelled added"),
+    "kept": (keep_the_old, "added"),
+    "touched, moved and run now": (touch_and_move, "added started:running succeeded"),
+    "paused and resumed": (pause_and_resume, "added started:running succeeded"),
+    "too late": (lambda timer, clock: (timer.add_job(SayInTime(), 5), clock.suspend(60)), "added missed"),
+    "past its timeout": (lambda timer, clock: (timer.add_job(Slow()), clock.advance(0)), "added started:running timedout:running failed"),
+    "past its timeout, with an attempt left": (
+        lambda timer, clock: (timer.add_job(SlowTwice()), clock.advance(60)),
+        "added started:running timedout:running retrying:scheduled started:running timedout:running failed",
+    ),
+    "run again after it failed": (retry_failed, "added started:running failed started:running failed"),
+    "recurring": (recurring, "added started:running succeeded:scheduled started:running succeeded:scheduled cancelled"),
+    "recurring, with a gap of three moments": (
+        recurring_with_a_gap,
+        "added started:running succeeded:scheduled skipped:scheduled started:running succeeded:scheduled",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_each_type_is_told_in_its_case_and_in_no_other(manual: Any, tmp_path: Path, store: str, case: str) -> None:
+    clocks: list[Any] = []
+    timer, clock = manual(store={"kind": store} | ({"path": tmp_path / "jobs.db"} if store == "sqlite" else {}), services={"clock": clocks})
+    clocks.append(clock)
+    seen: list[str] = []
+
+    def note(event: Event) -> None:
+        name, state = type(event).__name__.removeprefix("Job").lower(), event.job.state.value
+        seen.append(name if state == name or (name, state) == ("added", "scheduled") else f"{name}:{state}")
+
+    timer.on(events.Event, note)
+    act, told = CASES[case]
+    act(timer, clock)
+    assert " ".join(seen) == told
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_skipped_moments_are_told_with_their_count(manual: Any, tmp_path: Path, store: str) -> None:
+    timer, clock = manual(store={"kind": store} | ({"path": tmp_path / "jobs.db"} if store == "sqlite" else {}))
+    told: list[events.JobSkipped] = []
+    timer.on(events.JobSkipped, told.append)
+    recurring_with_a_gap(timer, clock)
+    assert [(event.count, event.job.skipped) for event in told] == [(3, 3)]
+
+
+def test_a_job_whose_process_died_is_told_by_the_one_that_finds_it(opened: Any, tmp_path: Path, wait_until: Any) -> None:
+    """With the store on disk alone: what is kept in memory ends with its process."""
+    path = tmp_path / "jobs.db"
+    program = f"""
+import os
+from jobwheel import IJob, open_timer
+
+class Dies(IJob, kind="test_events.dies", on_crash="interrupt"):
+    def run(self):
+        os._exit(9)
+
+with open_timer({{"store": {{"kind": "sqlite", "path": {str(path)!r}}}, "workers": {{"threads": 1}}}}) as timer:
+    timer.wait(timer.add_job(Dies(), key="k"))
+"""
+    died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (died.returncode, died.stderr) == (9, "")
+    timer = opened(start=False, store={"kind": "sqlite", "path": path}, workers={"threads": 1})
+    heard: list[Any] = []
+    timer.on(events.Event, heard.append)
+    timer.start()
+    wait_until(lambda: heard, what="an event")
+    assert [(type(event), event.job.state, event.job.key) for event in heard] == [(events.JobInterrupted, State.INTERRUPTED, "k")]
+
+
+def test_every_type_of_event_has_a_case() -> None:
+    told = {word.partition(":")[0] for _, words in CASES.values() for word in words.split()}
+    types = {name.removeprefix("Job").lower() for name in vars(events) if name.startswith("Job")}
+    assert told | {"interrupted"} == types
 
 
 def test_events_do_not_depend_on_history(manual: Any) -> None:

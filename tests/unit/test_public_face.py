@@ -11,14 +11,14 @@ import jobwheel
 from jobwheel import errors, events, testing
 
 FACE = {
-    "BadType", "BadValue", "CancelJob", "CapabilityError", "Health", "IJob", "JobContext", "JobExists", "JobwheelError", "Retry",
+    "BadType", "BadValue", "CancelJob", "CapabilityError", "ChildDied", "Health", "IJob", "JobContext", "JobExists", "JobwheelError", "Retry",
     "RetryJob", "ScheduledJob", "SettingsError", "State", "Stats", "StoreError", "TimerManager", "TooManyPending", "UsageError",
     "WaitTimeout", "events", "open_timer",
-    "cron", "every", "preview", "Trigger",
+    "cron", "every", "job", "preview", "Trigger",
 }  # fmt: skip
 DOOR = {
     "add_job", "add_jobs", "cancel", "cancel_all", "touch", "reschedule", "run_now", "retry", "pause", "resume", "pause_all", "resume_all",
-    "get", "find", "wait", "stats", "health", "on", "start", "shutdown", "started", "scope", "session", "settings",
+    "get", "find", "wait", "stats", "health", "on", "on_error", "start", "shutdown", "started", "scope", "services", "session", "settings",
 }  # fmt: skip
 EVENTS = {
     "Event", "JobAdded", "JobStarted", "JobSucceeded", "JobFailed", "JobRetrying", "JobCancelled", "JobMissed", "JobInterrupted",
