@@ -23,6 +23,7 @@ from jobwheel import IJob, JobContext, Retry, RetryJob, State, events
 from jobwheel.clock import SystemClock
 from jobwheel.engine import Engine
 from jobwheel.engines.inline import InlineEngine
+from jobwheel.engines.threads import ThreadEngine
 from jobwheel.opening import find_member
 from jobwheel.order import Intake
 from jobwheel.row import Row
@@ -1019,3 +1020,41 @@ def test_a_forked_child_starts_anew_and_leaves_the_parents_jobs_alone() -> None:
         print("well")
     """)
     assert (code, out, err) == (0, "well\n", "")
+
+
+# --- how much is claimed ahead, by the thread engine ---
+
+
+def learned(bench: Bench, lasted: float) -> int:
+    """The engine's room after a run of so many seconds."""
+    assert isinstance(bench.engine, ThreadEngine)
+    row = bench.row()
+    row.started = bench.clock.elapsed() - lasted
+    bench.engine.learn(row)
+    return bench.engine.room()
+
+
+@pytest.mark.parametrize("lasted", [0.0, 1.0])
+def test_ahead_of_time_rows_are_taken_only_while_runs_are_short(lasted: float) -> None:
+    """What one process cannot begin, another one on the same file may."""
+    bench = Bench("threads")
+    assert bench.engine.room() == 2
+    assert [learned(bench, 0.0), learned(bench, 0.0)] == [2, 8]
+    assert learned(bench, lasted) == (8 if lasted == 0.0 else 2)
+    bench.engine.stop(0)
+
+
+def test_while_all_workers_are_busy_with_long_runs_nothing_more_is_taken(wait_until: Any) -> None:
+    bench, end = Bench("threads"), threading.Event()
+    bench.submit(bench.row(Do(lambda ctx: end.wait(30))), bench.row(Do(lambda ctx: end.wait(30))))
+    wait_until(lambda: bench.engine.health().busy == 2)
+    assert bench.engine.room() == 0
+    end.set()
+    wait_until(lambda: bench.engine.room() >= 2)
+    bench.engine.stop(0)
+
+
+def test_a_queue_that_was_asked_for_is_filled_whatever_runs_last() -> None:
+    bench = Bench("threads", queue=5)
+    assert [bench.engine.room(), learned(bench, 1.0)] == [5, 5]
+    bench.engine.stop(0)
