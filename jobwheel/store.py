@@ -41,6 +41,8 @@ class Sweep(NamedTuple):
     """There were more overdue ones than were wanted."""
     trouble: Exception | None = None
     """What the store failed with after some of it was done."""
+    room: dict[str, int] = {}  # noqa: RUF012
+    """Of each kind with a `max_running`: how many more of it may run, since runs ended in other processes too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,12 @@ class Mate:
         """Claims what is armed, one by one."""
         return [id for one in list(self.armed) for id in self.claim(one)]
 
+    def room(self, kind: str) -> int:
+        """How many more of a limited kind may run, as a sweep tells the dispatcher."""
+        sweep = self.store.sweep(1000)
+        self.armed |= {entry.id: entry for entry in [*sweep.overdue, *sweep.entries]}  # type: ignore[attr-defined]
+        return sweep.room[kind]
+
     def due_of(self, id: int) -> float | None:
         """Of an armed entry; None: there is none."""
         entry = self.armed.get(id)

@@ -6,6 +6,8 @@ Rows that no code here would write are put into the file by SQL, as another vers
 import json
 import logging
 import sqlite3
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -17,14 +19,14 @@ from typing import Any
 
 import pytest
 from mates import HOUR, Mate
-from shelf import Note, Once, Other, Shelf, Two, at, ids_of
+from shelf import Note, Once, Other, Shelf, Two, at, ids_of, together
 
 from jobwheel import IJob, JobExists, State, StoreError
 from jobwheel.job import context_of
 from jobwheel.row import Row
 from jobwheel.state import ENDED, MOVES
 from jobwheel.store import Query
-from jobwheel.stores.sqlite import schema, window
+from jobwheel.stores.sqlite import moves, schema, window
 from jobwheel.stores.sqlite import store as sqlite_store
 from jobwheel.stores.sqlite.records import STATES
 from jobwheel.testing import START, ManualClock
@@ -549,6 +551,62 @@ def test_a_limited_kind_has_its_places_back_whatever_became_of_its_runs(
     with pytest.raises(StoreError):
         shelf.claim(*rows)
     assert shelf.claimed(*rows) == ids_of(rows)
+
+
+@pytest.mark.parametrize("how", ["touch", "reschedule", "pause", "resume", "retry"])
+def test_a_move_in_the_middle_of_which_the_store_is_closed_is_made_and_neither_waits_for_the_other(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The close waits for the move to be written; so the move must not wait for what the close holds."""
+    store: Any = shelf.store
+    id = (shelf.ended("x", Failed("x")) if how == "retry" else shelf.add("x", 50)).id
+    if how == "resume":
+        store.pause(id)
+    run = moves.Edit.run
+    closer = threading.Thread(target=store.close, daemon=True)
+
+    def closing(self: Any, connection: Any) -> None:
+        if closer.ident is None:
+            closer.start()
+            deadline = time.monotonic() + 10
+            while store._open is not None:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+        run(self, connection)
+
+    monkeypatch.setattr(moves.Edit, "run", closing)
+    deeds: dict[str, Callable[[], Any]] = {
+        "touch": lambda: store.touch(id, 5),
+        "reschedule": lambda: store.reschedule(id, 5.0, None),
+        "pause": lambda: store.pause(id),
+        "resume": lambda: store.resume(id),
+        "retry": lambda: store.retry(id),
+    }
+    (answer,) = together(deeds[how])
+    assert answer is not None
+    assert not isinstance(answer, Exception)
+    closer.join(10)
+    assert not closer.is_alive()
+    assert shelf.state(id) is (State.PAUSED if how == "pause" else State.SCHEDULED)
+
+
+@dataclass
+class Renamed(Note, kind="test_sqlite_store.renamed", aliases=("test_sqlite_store.former",), max_running=2):
+    """Of which a process of an older version may run some under the former name."""
+
+
+def test_a_limited_kind_is_counted_under_its_former_names_too(shelf: Shelf, inserted: Inserted) -> None:
+    """One that another process runs under a name that no look here has met yet counts as well."""
+    new = [shelf.add(job=Renamed()) for _ in range(2)]
+    inserted("test_sqlite_store.former", state=schema.RUNNING, owner=10**6)
+    claim = shelf.claims(*new)
+    assert (ids_of(claim.rows), ids_of(entry for _, entry in claim.held)) == ([new[0].id], [new[1].id])
+    shelf.store.settle(claim.rows[0], 1, SUCCEEDED)
+    old = inserted("test_sqlite_store.former")
+    (entry,) = entries(shelf)
+    claim = shelf.store.claim([entry, *shelf.entries(new[1])])
+    assert (ids_of(claim.rows), ids_of(entry for _, entry in claim.held)) == ([old], [new[1].id])
+    assert shelf.counted()["running"] == 2
 
 
 # --- the window and the sweep ---

@@ -73,7 +73,7 @@ class Once(Work, kind="faults.once", on_crash="interrupt"):
 
 @dataclass
 class Narrow(Work, kind="faults.narrow", max_running=2):
-    """Only two at a time in one process."""
+    """Only two at a time, in all processes together."""
 
 
 @dataclass

@@ -66,6 +66,9 @@ class Disk:
     def entry(self, row: Row) -> Ticket:
         return Ticket(row.id, row.due, 0, row.kind)
 
+    def offset(self) -> float:
+        return 0.0
+
     def waits(self, entry: Any) -> bool:
         return True
 
@@ -300,6 +303,20 @@ def test_the_end_of_a_limited_run_frees_its_place_once_it_is_written(bench: Benc
     bench.store.error = None
     bench.ring()
     assert bench.freed == ["test_dispatcher.two"]
+
+
+def test_runs_that_end_in_other_processes_let_as_many_held_ones_be_claimed_in_order(bench: Bench) -> None:
+    bench.engine.left = 10
+    bench.store.full = {"test_dispatcher.two"}
+    bench.dispatcher.due(tickets(1, 2, 3, 4, kind=Two.jobwheel_kind))
+    assert bench.engine.rows == []
+    bench.store.full, bench.store.claims = set(), []
+    bench.dispatcher.release_up_to({"test_dispatcher.other": 5, "test_dispatcher.two": 0})
+    assert bench.store.claims == []
+    bench.dispatcher.release_up_to({"test_dispatcher.two": 2})
+    assert bench.engine.rows == [1, 2]
+    bench.dispatcher.release_up_to({"test_dispatcher.two": 9})
+    assert bench.engine.rows == [1, 2, 3, 4]
 
 
 def test_a_run_that_the_file_does_not_know_any_more_frees_its_place_too(bench: Bench) -> None:

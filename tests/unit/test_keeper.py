@@ -54,6 +54,9 @@ class Book:
     def add_overdue(self, entries: list[Any], more: bool) -> None:
         self.done.append(("overdue", entries, more))
 
+    def release_up_to(self, room: dict[str, int]) -> None:
+        self.done.append(("room", room))
+
     def ended(self, row: Any) -> None:
         self.done.append(("ended", row))
 
@@ -91,6 +94,12 @@ def test_the_overdue_go_to_the_lanes_and_what_is_due_soon_to_the_room(keeper: Ke
     assert book.what("overdue") == [("overdue", [late], True)]
     assert book.what("arm") == [("arm", now), ("arm", soon), ("arm", ahead)]
     assert book.what("works", "trouble") == [("works", "sweep")]
+
+
+def test_the_room_that_limited_kinds_have_is_told(keeper: Keeper, book: Book) -> None:
+    book.sweeps = [Sweep(room={"narrow": 2})]
+    keeper.look()
+    assert book.what("room") == [("room", {"narrow": 2})]
 
 
 def test_the_window_is_asked_for_as_far_as_its_horizon(keeper: Keeper, book: Book) -> None:

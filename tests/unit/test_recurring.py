@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,7 @@ from jobwheel import (
     State,
     StoreError,
     TimerManager,
+    TooManyPending,
     Trigger,
     UsageError,
     cron,
@@ -262,16 +264,17 @@ Restart = Callable[..., Scene]
 @pytest.fixture
 def restart(manual: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> Restart:
     """`restart(scene, down)`: the program ends, and is started again so many seconds later: the same timer in memory, else another one on
-    the same file. `reboot`: so was the machine.
+    the same file. `reboot`: so was the machine, which has been up for `uptime` then.
     """
 
-    def again(scene: Scene, down: float = 0.0, reboot: bool = False) -> Scene:
+    def again(scene: Scene, down: float = 0.0, reboot: bool = False, uptime: float = 0.0) -> Scene:
         scene.timer.shutdown(0)
         spend(scene.clock, down)
         if kind == "memory":
             scene.timer.start()
             return scene
         clock = ManualClock(scene.clock.wall())
+        clock._elapsed = uptime
         if not reboot:
             clock.boot, clock._elapsed = scene.clock.boot, scene.clock.elapsed()
         store = scene.timer.settings.store
@@ -835,6 +838,17 @@ def test_attempts_of_cron_keep_the_moment_that_they_are_for(scene: Scene) -> Non
     scene.clock.set_wall(3)
     scene.clock.advance(60)
     assert [(run.nominal, run.attempt) for run in scene.diary] == [(60, 1), (60, 2), (60, 3), (120, 1)]
+
+
+@pytest.mark.parametrize("step", [0, 5, -100])
+def test_attempts_at_a_start_keep_that_date_and_the_next_run_has_its_own_moment(scene: Scene, step: int) -> None:
+    """From the first attempt on it is elapsed time, whatever the wall clock does."""
+    scene.add(Again(), every(60, start=NEW_YEAR + timedelta(hours=1)))
+    acts(scene, raises(ValueError()))
+    scene.clock.advance(3600)
+    scene.clock.set_wall(step)
+    scene.clock.advance(60)
+    assert scene.diary == [Run(3600, 3600, 1), Run(3610, 3600, 2), Run(3660, 3660 + step, 1)]
 
 
 def test_a_run_may_ask_for_another_attempt(scene: Scene) -> None:
@@ -1508,6 +1522,31 @@ def test_the_shape_of_the_wheel_changes_nothing(make: Make, wheel: dict[str, Any
     assert scene.moments == pytest.approx(sorted([*grid(2.5, 2.5, 52), 60, 120]))
 
 
+@pytest.mark.parametrize("state", ["scheduled", "paused", "running"])
+def test_where_it_is_full_the_same_job_again_is_no_more(make: Make, state: str) -> None:
+    """A process that starts while the queue is full must be able to register what is there already."""
+    scene = make(max_pending=2)
+    scene.add(trigger=every(10))
+    scene.timer.add_job(Mark(), 1000)
+    if state == "paused":
+        scene.timer.pause("k")
+
+    def again(*_: Any) -> None:
+        if state == "running":
+            scene.timer.add_job(Mark(), 1000)
+        with pytest.raises(TooManyPending):
+            scene.timer.add_job(Mark(), 1000)
+        for if_exists in ("replace", "keep"):
+            assert scene.add(trigger=every(10), if_exists=if_exists).state == state
+
+    if state == "running":
+        acts(scene, again)
+        scene.clock.advance(10)
+        assert scene.job().error is None
+    else:
+        again()
+
+
 # --- parallel, where something goes wrong ---
 
 
@@ -1659,17 +1698,18 @@ def test_over_many_reboots_the_grid_does_not_drift(scene: Scene, restart: Restar
     if kind == "memory":
         pytest.skip("nothing in memory survives a reboot")
     step, ids = round(interval, 6), set()
-    for number in range(12):
+    for number in range(25):
         ids.add(scene.add(trigger=every(interval, jitter=jitter)).id)
         scene.clock.advance((0.3, 2.2, 0.9, 5.01)[number % 4] * interval)
-        scene = restart(scene, (0.001, 1.3, 0.4)[number % 3] * interval, reboot=True)
-        scene.clock._elapsed += 1234.5678 * number
+        scene = restart(scene, (0.001, 1.3, 0.4)[number % 3] * interval, reboot=True, uptime=1234.567891 * number / 7)
     scene.clock.advance(2 * interval)
     assert len(ids) == 1
     numbers = [nominal / step for nominal in scene.nominals]
     assert numbers == pytest.approx([round(number) for number in numbers], abs=1e-5 / step)
     assert [round(number) for number in numbers] == sorted({round(number) for number in numbers})
-    assert len(numbers) > 15
+    runs, _, skipped = scene.counts()
+    assert runs == len(numbers) > 15
+    assert runs + skipped == round(scene.nominals[-1] / step)
 
 
 def test_a_run_now_that_has_resumed_a_job_says_so_though_it_was_taken_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1882,3 +1922,65 @@ def test_however_long_runs_take_each_moment_has_a_run_or_is_counted(
         assert run.at >= started  # never beside the one before
         started = run.at + secs
     assert inf > started
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["advance", "advance", "freeze", "suspend", "step", "pause", "resume", "run_now", "reschedule", "down", "add", "fail", "slow"]
+        ),
+        st.sampled_from([0, 1, 3, 7, 10, 15, 33, 60, 61, 200, 601]),
+    ),
+    max_size=12,
+)
+
+
+def tell(scene: Scene, job: IJob, trigger: Any, steps: list[tuple[str, int]]) -> list[Any]:
+    """Lets all that happen to a series, and gives what is to be seen of it after each step."""
+    heard, seen = scene.listen(), []
+    first = scene.add(job, trigger).id
+    for step, secs in steps:
+        if step in ("advance", "freeze", "suspend"):
+            getattr(scene.clock, step)(secs)
+        elif step in ("pause", "resume", "run_now"):
+            getattr(scene.timer, step)("k")
+        elif step == "reschedule":
+            scene.timer.reschedule("k", secs)
+        elif step == "step":
+            scene.clock.set_wall(secs if len(seen) % 2 else -secs)
+        elif step == "down":
+            scene.timer.shutdown(0)
+            spend(scene.clock, secs)
+            scene.timer.start()
+        elif step == "add":
+            assert scene.add(job, trigger).id == first
+        else:
+            acts(scene, raises(ValueError(step)) if step == "fail" else slow(scene, secs))
+        scene.clock.advance(0)
+        one = scene.job()
+        assert one.state in (State.SCHEDULED, State.PAUSED)
+        assert len(scene.timer.find()) == 1
+        last = None if one.last_success is None else round((one.last_success - NEW_YEAR).total_seconds(), 4)
+        seen.append((step, round(scene.due(), 4), one.state, one.attempt, one.runs, one.failures, one.skipped, one.error, last))
+    skipped = sum(each[1] for each in heard if isinstance(each, tuple))
+    return [*seen, [tuple(round(each, 4) for each in run[:3]) for run in scene.diary], skipped, Counter(map(str, heard))]
+
+
+@given(
+    job=st.sampled_from([Mark(), Skip(), UpToThree(), Grace(), GraceSkip(), Queue(), Again(), AgainUpToOne()]),
+    trigger=st.sampled_from([every(10), every(60), cron("* * * * *"), cron("*/10 * * * * *", tz=BERLIN), cron("* * * * *", tz=LORD_HOWE)]),
+    steps=steps,
+)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_store_tells_the_same_of_the_same_series(make: Make, kind: str, job: IJob, trigger: Any, steps: list[Any]) -> None:
+    """Its runs, its counters and its events; and what was skipped was told."""
+    if kind == "memory":
+        pytest.skip("it is what the others are compared with")
+    mine = tell(make(), job, trigger, steps)
+    services: dict[str, Any] = {"diary": [], "acts": []}
+    timer, clock = testing.manual_timer(services=services)
+    services["clock"] = clock
+    theirs = tell(Scene(timer, clock, services), job, trigger, steps)
+    timer.shutdown(0)
+    assert mine == theirs
+    assert mine[-2] == (mine[-4][6] if steps else 0)

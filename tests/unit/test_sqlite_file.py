@@ -771,6 +771,31 @@ def test_nothing_of_sqlite_is_open_at_the_moment_of_a_fork(place: str, file: Sto
     assert file.group.submit(Count(2)) == 4
 
 
+def test_a_look_at_the_files_in_the_middle_of_a_fork_finds_nothing_wrong(file: StoreFile) -> None:
+    """The last connection to close takes the WAL with it, and the next one makes another."""
+    file.group.submit(Count())
+    file.check()
+    begun = threading.Event()
+    errors: list[str] = []
+
+    def look() -> None:
+        begun.set()
+        try:
+            file.check()
+        except StoreError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=look, daemon=True)
+    file.before_fork()
+    thread.start()
+    assert begun.wait(10)
+    thread.join(0.2)
+    file.after_fork_in_parent()
+    thread.join(10)
+    file.check()
+    assert errors == []
+
+
 def _target(descriptor: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")

@@ -23,7 +23,10 @@ from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.file import leave_file, open_file
 from jobwheel.testing import START, ManualClock, manual_timer
 
-FROZEN = ("bd1b7629397b6fdbd594dba1a69e20492a4b1695a963b2204ab49f1589cf14cf",)
+FROZEN = (
+    "bd1b7629397b6fdbd594dba1a69e20492a4b1695a963b2204ab49f1589cf14cf",
+    "f3027174d3ffa85f6f547a65606255c29e90d9c3de524edfdda4d4e429fd7eb9",
+)
 """The sha256 of each of `schema.MIGRATIONS`."""
 DATA = Path(__file__).parents[1] / "data"
 STORES = {int(path.stem.removeprefix("schema_")): path for path in DATA.glob("schema_*.store")}
@@ -312,6 +315,7 @@ def make(path: Path) -> None:
         clock.advance(0)
         timer.add_job(Note("moved"), at=BEGIN + timedelta(days=1), key="moved")
         timer.add_job(Note("delayed"), 3600, key="delayed", priority=5, tags=("a", "b"))
+        timer.touch("delayed")
         timer.add_job(Note("replaced"), 60, key="replaced")
         timer.add_job(Gone("gone"), 60, key="gone")
         for name in ("paused", "stays paused"):

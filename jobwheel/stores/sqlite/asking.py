@@ -12,7 +12,19 @@ from jobwheel.stores.sqlite.file import StoreFile
 from jobwheel.stores.sqlite.group import Record
 from jobwheel.stores.sqlite.kinds import Kinds
 from jobwheel.stores.sqlite.moments import Moments
-from jobwheel.stores.sqlite.records import BY_ID, BY_KEY, COLUMNS, DATA, ENDED_AT, ID, NUMBER_OF, STATES, matches_text, picture_of
+from jobwheel.stores.sqlite.records import (
+    BY_ID,
+    BY_KEY,
+    COLUMNS,
+    DATA,
+    ENDED_AT,
+    ID,
+    NUMBER_OF,
+    STATES,
+    as_promised,
+    matches_text,
+    picture_of,
+)
 
 PAGE = 500
 """Rows read at once by `find`."""
@@ -50,7 +62,9 @@ class Asking:
         return record[ENDED_AT] is not None and (self._keep == 0 or record[ENDED_AT] < self._moments.wall() - self._keep_for)
 
     def _picture(self, record: Record) -> ScheduledJob:
-        return picture_of(record, self._kinds, self._moments, self._use(lambda file: file.runs.get(record[ID])))
+        return self._use(  # type: ignore[no-any-return]
+            lambda file: picture_of(as_promised(record, file), self._kinds, self._moments, file.runs.get(record[ID]))
+        )
 
     def find(self, query: Query) -> list[ScheduledJob]:
         """See `Store.find`."""

@@ -8,7 +8,7 @@ again, which at-least-once allows; a death of the process undoes nothing, since 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from sqlite3 import Connection
 
@@ -26,7 +26,9 @@ from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.file import StoreFile
 from jobwheel.stores.sqlite.group import Record
 from jobwheel.stores.sqlite.kinds import Kinds
+from jobwheel.stores.sqlite.limits import Limited, without_place
 from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
+from jobwheel.stores.sqlite.promises import Promise
 from jobwheel.stores.sqlite.records import (
     ATTEMPT,
     COLUMNS,
@@ -55,13 +57,17 @@ CLAIM_PATIENCE = 1.0
 CRASHES = 3
 """Crashes after which a job counts as failed, one that kills its process say; more where its kind's `Retry` has more attempts."""
 
+EXACT = "json_extract(:promised, '$.\"' || id || '\"[0]')"
+PROMISED = "toucher = :owner AND basis = :basis AND due = json_extract(:promised, '$.\"' || id || '\"[1]')"
+"""A touch of this process has promised an earlier moment than the file says, and that is here."""
 CLAIM = f"""
-UPDATE job SET state = {schema.RUNNING}, owner = :owner, attempt = attempt + 1, started = :wall, late = NULL,
+UPDATE job SET state = {schema.RUNNING}, owner = :owner, attempt = attempt + 1, started = :wall, late = NULL, toucher = NULL,
+    due = CASE WHEN {PROMISED} THEN {EXACT} ELSE due END,
     flags = CASE WHEN kind IN (SELECT value FROM json_each(:fragile))
                  THEN flags | {schema.AT_MOST_ONCE} ELSE flags & ~{schema.AT_MOST_ONCE} END
 WHERE id IN (SELECT value FROM json_each(:ids)) AND +state IN ({schema.SCHEDULED}, {schema.PARKED})
     AND kind IN (SELECT value FROM json_each(:kinds))
-    AND CASE WHEN basis = :basis THEN due <= :elapsed ELSE due + (SELECT offset FROM boot WHERE n = basis) <= :wall END
+    AND (CASE WHEN basis = :basis THEN due <= :elapsed ELSE due + (SELECT offset FROM boot WHERE n = basis) <= :wall END OR {PROMISED})
 RETURNING {COLUMNS}
 """
 
@@ -136,24 +142,42 @@ class Claims:
         self._moments = moments
         self._kinds = kinds
 
-    def take(self, file: StoreFile, ids: Sequence[int], full: bool) -> tuple[list[Row], dict[int, str]]:
-        """Claims those that still wait and are due; gives the rows in the order of `ids`, and why any could not be read (they are parked).
+    def take(
+        self, file: StoreFile, ids: Sequence[int], limited: Mapping[str, Limited], full: bool
+    ) -> tuple[list[Row], dict[int, str], list[int]]:
+        """Claims those that still wait and are due; gives the rows in the order of `ids`, why any could not be read (they are parked), and
+        which have no place now, since as many of their kind run as may.
 
-        `full`: the claims are on disk before any of them runs, which at-most-once needs.
+        `full`: the claims are on disk before any of them runs, which at-most-once needs. `limited`: see `Limited`, by the kind's name.
         """
         file.check()  # the lock file too: without it others cannot see that this process lives
         moments, kinds = self._moments, self._kinds
         fragile = [number for kind in registered_kinds() if kind.options.on_crash == "interrupt" for number in kinds.numbers_of(kind.name)]
-        values = {
-            "owner": file.number, "wall": moments.wall(), "elapsed": moments.elapsed(), "basis": moments.basis,
-            "ids": json.dumps(ids), "kinds": json.dumps(kinds.known()), "fragile": json.dumps(fragile),
-        }  # fmt: skip
+        promised: dict[int, Promise] = {}
+        held: list[int] = []
+
+        def choose(connection: Connection) -> dict[str, object] | None:
+            wanted = ids
+            if limited:  # counted in this process's turn to write: nobody else claims until it is over
+                held.extend(without_place(connection, limited))
+                wanted = [id for id in ids if id not in held]
+                if not wanted:
+                    return None
+            now = moments.elapsed()
+            promised.update(file.promises.take(wanted, moments.basis, now))
+            return {
+                "owner": file.number, "wall": moments.wall(), "elapsed": now, "basis": moments.basis,
+                "ids": json.dumps(wanted), "kinds": json.dumps(kinds.known()), "fragile": json.dumps(fragile),
+                "promised": json.dumps({id: (promise.exact, promise.stored) for id, promise in promised.items()}),
+            }  # fmt: skip
+
         unreadable: dict[int, str] = {}
         data: dict[int, str] = {}
 
         def note(records: list[Record]) -> list[Row]:
             rows = []
             for record in records:
+                promised.pop(record[ID], None)
                 try:
                     row = row_of(record, kinds.told(record[KIND]), None, moments)
                     if row.series is not None and isinstance(row.series.trigger, codec.StoredTrigger):
@@ -166,7 +190,18 @@ class Claims:
                 rows.append(row)
             return rows
 
-        rows = file.write_one(CLAIM, values, full, note, CLAIM_PATIENCE)
+        try:
+            rows = file.write_one(CLAIM, choose, full, note, CLAIM_PATIENCE)
+        finally:
+            file.promises.give_back(promised)
+        rows = self._readable(file, rows, data, unreadable)
+        if len(rows) > 1:
+            place = {id: number for number, id in enumerate(ids)}
+            rows.sort(key=lambda row: place[row.id])
+        return rows, unreadable, held
+
+    def _readable(self, file: StoreFile, rows: list[Row], data: dict[int, str], unreadable: dict[int, str]) -> list[Row]:
+        """Those of the claimed rows whose data can be read, with their jobs; the others join `unreadable` and are parked."""
         for row in rows:
             # Not before: it calls the class's own code, for which no other process may have to wait.
             try:
@@ -179,10 +214,7 @@ class Claims:
             with suppress(StoreError):
                 self._park(file, unreadable)
             rows = [row for row in rows if row.id not in unreadable]
-        if len(rows) > 1:
-            place = {id: number for number, id in enumerate(ids)}
-            rows.sort(key=lambda row: place[row.id])
-        return rows, unreadable
+        return rows
 
     def _park(self, file: StoreFile, unreadable: dict[int, str]) -> None:
         for id, error in unreadable.items():

@@ -32,10 +32,13 @@ from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.adds import Add
 from jobwheel.stores.sqlite.group import Group, Record, Write
 from jobwheel.stores.sqlite.lockfile import Held, LockFile
+from jobwheel.stores.sqlite.promises import Promises
 from jobwheel.stores.sqlite.trouble import BROKEN, code_of, told
 
 T = TypeVar("T")
 Values = Sequence[Any] | dict[str, Any]
+Chosen = Callable[[sqlite3.Connection], Values | None]
+"""Gives the values of a statement when its turn has come, by what it then finds in the file; None: there is nothing to do."""
 
 PATIENCE = 5.0
 """Seconds that a call waits for other processes to let it write."""
@@ -68,6 +71,8 @@ class StoreFile:
         """Rows that are RUNNING with this process as their owner. Changed while writing only, so under the lock it is exact."""
         self.hung: dict[int, Row] = {}
         """Rows that were settled as timed out while their thread went on."""
+        self.promises = Promises()
+        """Of this process's touches."""
         self.users = 0
         self.patience = PATIENCE
         """Seconds that the close may wait for other processes."""
@@ -196,7 +201,7 @@ class StoreFile:
                 self._lock(time.monotonic() + (self.patience if patience is None else patience))
                 with self._reading, self._inside:
                     self.closed = True
-                    if self._in_place() and not self.broken:
+                    if self.in_place() and not self.broken:
                         self._writer.execute("DELETE FROM process WHERE n = ?", (self.number,))
                     # Under the lock as well: the last one to close writes the WAL back into the file.
                     self._reader.close()
@@ -222,13 +227,16 @@ class StoreFile:
         """What `work` returns, done in one transaction; rolled back if it raises. `full`: on disk before this returns."""
         return self._turn(lambda: self._transaction(work), full, time.monotonic() + patience)
 
-    def write_one(self, statement: str, values: Values, full: bool, note: Callable[[list[Record]], T], patience: float = PATIENCE) -> T:
+    def write_one(
+        self, statement: str, values: Values | Chosen, full: bool, note: Callable[[list[Record]], T], patience: float = PATIENCE
+    ) -> T:
         """What `note` makes of the rows that this one statement returns; it is called before another writer comes, and does not fail."""
 
         def one() -> T:
             try:
                 self._stepping = True
-                return note(self._writer.execute(statement, values).fetchall())
+                chosen = values(self._writer) if callable(values) else values
+                return note([] if chosen is None else self._writer.execute(statement, chosen).fetchall())
             except sqlite3.Error as error:
                 raise self._told(error) from error
             finally:
@@ -267,7 +275,7 @@ class StoreFile:
             return work()
 
     def _get_ready(self, full: bool) -> None:
-        if not self._in_place():
+        if not self.in_place():
             raise self._gone(self.path)
         try:
             if self._writer.in_transaction:
@@ -287,7 +295,8 @@ class StoreFile:
                 f"{self.path}: {who} has held the right to write for too long: it hangs, is stopped, or its disk is slow"
             ) from None
 
-    def _in_place(self) -> bool:
+    def in_place(self) -> bool:
+        """It is still the file that was opened."""
         try:
             stat = os.stat(self.path)
         except OSError:
@@ -384,18 +393,19 @@ class StoreFile:
     def check(self) -> None:
         """Raises `StoreError` when the files are not what they were: the file, its WAL, and the lock file beside it."""
         self._check_use()
-        if not self._in_place():
+        if not self.in_place():
             raise self._gone(self.path)
         if not self._locks.intact():
             raise self._gone(f"{self.path}-lock")
-        try:
-            wal = os.stat(f"{self.path}-wal").st_ino
-        except OSError:
-            wal = 0
-        if wal != self._wal:
-            if self._wal:
-                raise self._gone(f"{self.path}-wal")
-            self._wal = wal
+        with self._reading:  # which a fork has while the connections are closed: the WAL may be away then, and is another one after it
+            try:
+                wal = os.stat(f"{self.path}-wal").st_ino
+            except OSError:
+                wal = 0
+            if wal != self._wal:
+                if self._wal:
+                    raise self._gone(f"{self.path}-wal")
+                self._wal = wal
 
     def _gone(self, what: str) -> StoreError:
         return StoreError(
@@ -479,7 +489,7 @@ class StoreFile:
                 lock.release()
 
     def _connect_again(self) -> None:
-        self._apart = not self._in_place()
+        self._apart = not self.in_place()
         if self._apart:
             return  # the next use tells, or connects
         with contextlib.ExitStack() as opened:

@@ -71,6 +71,10 @@ class Moments:
         """Now, on the elapsed clock."""
         return floor(self._clock.elapsed() * SECOND + NOISE)
 
+    def reached(self) -> int:
+        """The same, and not before it: for what must not be early by less than a microsecond."""
+        return micros(self._clock.elapsed())
+
     def wall(self) -> int:
         """Now, on the wall clock; one microsecond later than it is, since a float of epoch seconds is no more exact."""
         return ceil(self._clock.wall() * SECOND) + 1

@@ -16,7 +16,7 @@ from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.adds import Add, insert
 from jobwheel.stores.sqlite.group import Record, Write
 from jobwheel.stores.sqlite.kinds import Kinds
-from jobwheel.stores.sqlite.records import BY_ID, BY_KEY, COLUMNS, DATA, ID, KIND, MORE, PRIORITY, STATE, TAGS, read_more
+from jobwheel.stores.sqlite.records import BY_ID, BY_KEY, COLUMNS, DATA, FLAGS, ID, KIND, MORE, PRIORITY, STATE, TAGS, read_more
 
 WAITING = f"({schema.SCHEDULED}, {schema.PAUSED}, {schema.PARKED})"
 HOLDER = schema.HOLDER
@@ -123,7 +123,7 @@ NEW_KIND, NEW_DATA, NEW_PRIORITY, NEW_TAGS, NEW_MORE = 1, 2, 4, 9, 10
 
 def _same(holder: Record, values: Record, kinds: Kinds) -> bool:
     """Whether both are the same recurring job, by their stored forms; see `recurring.same`."""
-    if values[NEW_MORE] is None or holder[MORE] is None or holder[DATA] != values[NEW_DATA]:
+    if values[NEW_MORE] is None or holder[MORE] is None or holder[DATA] != values[NEW_DATA] or holder[FLAGS] & schema.CANCEL_ASKED:
         return False
     new, old = read_more(values[NEW_MORE]).series, read_more(holder[MORE]).series
     if new is None or old is None or (new.trigger.kind, bytes(new.trigger.fields)) != (old.trigger.kind, bytes(old.trigger.fields)):
@@ -223,9 +223,3 @@ UPDATE job SET
     ended = CASE state WHEN {schema.RUNNING} THEN NULL ELSE ? END,
     toucher = NULL
 WHERE """
-
-
-def flip_statement(ref: Refs, now: int, to: int) -> str:
-    """Moves a row from one state to another if it is there; returns it as it is then."""
-    which = f"key = ? AND {HOLDER}" if isinstance(ref, str) else "id = ?"
-    return f"UPDATE job SET state = {to} WHERE {which} AND +state = {now} RETURNING {COLUMNS}"

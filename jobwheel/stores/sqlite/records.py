@@ -103,6 +103,15 @@ def write_more(more: More) -> str | None:
     return text
 
 
+def without_nominal(text: str | None) -> str | None:
+    """The column `more` of a row that gets another due moment."""
+    if text is None:
+        return None
+    more = read_more(text)
+    more.nominal = None
+    return write_more(more)
+
+
 def _plain(more: More) -> More:
     return msgspec.structs.replace(
         more,

@@ -87,7 +87,11 @@ CREATE TRIGGER tagged_job_deleted AFTER DELETE ON job WHEN old.tags IS NOT NULL 
 END;
 """
 
-MIGRATIONS = (FIRST,)
+TOUCH = "ALTER TABLE job ADD COLUMN toucher INTEGER;\n"
+"""Number of the process that may claim the job before its `due`, at the moment that its touches promised; NULL: none may. Only ever set
+while the state is SCHEDULED."""
+
+MIGRATIONS = (FIRST, TOUCH)
 """Each brings a file from the version that is its place here to the next one. Never change one that was released: add another."""
 
 

@@ -6,7 +6,9 @@
 | `group` | writes of several threads in one transaction |
 | `adds`, `moves` | new rows; cancels and changes; as writes |
 | `asking` | pictures, pages, counts |
+| `touching`, `promises` | touches: written at most once a second; what they promise, kept in memory |
 | `claims` | from waiting to running, to the end, and back after a crash |
+| `limits` | `max_running` over all processes |
 | `window` | which jobs of the near future are in this process's waiting room |
 | `moments`, `kinds`, `records` | between the file's values and jobwheel's |
 | `schema`, `lockfile`, `trouble` | tables and versions; the kernel's locks; errors in words |
@@ -23,6 +25,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -31,17 +34,18 @@ from jobwheel import codec
 from jobwheel.clock import Clock
 from jobwheel.errors import BadValue, StoreError
 from jobwheel.job import context_of
-from jobwheel.kind import Kind, find_kind
+from jobwheel.kind import find_kind
 from jobwheel.row import Entry, Row, ScheduledJob, StoredRow, Ticket
 from jobwheel.settings import Settings
 from jobwheel.state import ENDED, State
 from jobwheel.store import Claim, Counts, IfExists, Query, Ref, Store, Sweep
-from jobwheel.stores.sqlite import moves, schema
+from jobwheel.stores.sqlite import limits, moves, schema
 from jobwheel.stores.sqlite.asking import WAITING, Asking, named
 from jobwheel.stores.sqlite.claims import Claims
 from jobwheel.stores.sqlite.file import PATIENCE, Closed, StoreFile, leave_file, open_file
 from jobwheel.stores.sqlite.group import Record, Write
 from jobwheel.stores.sqlite.kinds import Kinds
+from jobwheel.stores.sqlite.limits import Limited
 from jobwheel.stores.sqlite.moments import SECOND, Moments, micros
 from jobwheel.stores.sqlite.records import (
     BASIS,
@@ -57,11 +61,15 @@ from jobwheel.stores.sqlite.records import (
     MORE,
     STATE,
     STATES,
+    TOUCHER,
+    as_promised,
     read_more,
     row_of,
     values_of,
+    without_nominal,
     write_more,
 )
+from jobwheel.stores.sqlite.touching import Touching
 from jobwheel.stores.sqlite.window import Window
 from jobwheel.verdict import Onward, Verdict
 
@@ -75,7 +83,7 @@ PRUNE = 500
 PRUNING = 0.1
 """Seconds of a sweep in which rows are deleted; the rest is left for the next one."""
 REVIVABLE = frozenset({schema.FAILED, schema.MISSED, schema.INTERRUPTED})
-NOT_CLAIMED = "SELECT id, kind, state, basis, due FROM job WHERE id IN (SELECT value FROM json_each(?))"
+NOT_CLAIMED = "SELECT id, kind, state, basis, due, toucher FROM job WHERE id IN (SELECT value FROM json_each(?))"
 
 
 class SqliteStore(Store):
@@ -90,8 +98,6 @@ class SqliteStore(Store):
         self._limit = settings.max_pending
         self._keep = settings.store.keep
         self._keep_for = round(settings.store.keep_days * 86400 * SECOND)
-        self._limited: dict[str, set[int]] = {}  # running ids of the kinds that have a max_running
-        self._limited_lock = threading.RLock()  # counting and entering are one step, for those kinds only
         self._opening = threading.RLock()
         self._clock = clock
         self._open: StoreFile | None = None
@@ -104,6 +110,7 @@ class SqliteStore(Store):
         self._kinds = Kinds()
         self._claims = Claims(self._moments, self._kinds)
         self._window = Window(self._moments, self._kinds)
+        self._touching = Touching(self._moments, self._kinds, self._window, self._full, self._row)
         self._asking = Asking(self._moments, self._kinds, self._used, self._keep, self._keep_for)
 
     # --- opening and closing ---
@@ -229,11 +236,15 @@ class SqliteStore(Store):
                 job = codec.decode(kind, record[DATA])
             except codec.UnreadableData:
                 job = None
-        return row_of(record, kind, job, self._moments)
+        file = self._open
+        return row_of(record if file is None else as_promised(record, file), kind, job, self._moments)
 
     def _brief(self, record: Record) -> Row:
         """A cancelled row, for those who must know which one it was."""
         id, kind, key, priority, state, basis, due = record
+        if self._open is not None:
+            due = self._open.promises.exact(id, basis, due)
+            self._open.promises.drop(id)
         row = Row(None, self._moments.to_elapsed(basis, due), None, key, priority, None, self._kinds.told(kind))
         row.id, row.state = id, STATES[state]
         return row
@@ -245,31 +256,24 @@ class SqliteStore(Store):
 
     def claim(self, entries: Sequence[Entry]) -> Claim:
         file, tickets = self._file, self._window.tickets
-        held: list[tuple[str, Entry]] = []
-        reserved: dict[int, Kind] = {}
         wanted: dict[int, Entry] = {}
+        limited: dict[str, Limited] = {}
         fragile = False
         for entry in entries:
-            kind = entry.kind
-            fragile = fragile or (kind is not None and kind.options.on_crash == "interrupt")
-            id = entry.id
-            if kind is not None and not kind.is_free and not self._may_run(kind, id, reserved):
-                held.append((kind.name, entry))
-            else:
-                wanted[id] = entry
-        try:
-            rows, unreadable = self._claims.take(file, list(wanted), fragile and self._full) if wanted else ([], {})
-        except BaseException:
-            for id, kind in reserved.items():
-                self._make_way(kind.name, id)
-            raise
+            kind, id = entry.kind, entry.id
+            if kind is not None:
+                fragile = fragile or kind.options.on_crash == "interrupt"
+                if kind.options.max_running is not None and id not in wanted:
+                    limited.setdefault(kind.name, (kind, []))[1].append(id)
+            wanted[id] = entry
+        if not wanted:
+            return Claim([], [])
+        rows, unreadable, without_place = self._claims.take(file, list(wanted), limited, fragile and self._full)
         self._window.unreadable.update(unreadable)
+        held = [(entry.kind.name, entry) for id in without_place if (entry := wanted.pop(id)).kind is not None]
         for row in rows:
             del wanted[row.id]
-            reserved.pop(row.id, None)
             tickets.pop(row.id, None)
-        for id, kind in reserved.items():
-            self._make_way(kind.name, id)
         return Claim(rows, self._later(file, wanted) if wanted else [], held)
 
     def _later(self, file: StoreFile, wanted: dict[int, Entry]) -> list[Entry]:
@@ -279,9 +283,10 @@ class SqliteStore(Store):
             records = file.read(NOT_CLAIMED, (json.dumps(list(wanted)),))
         except StoreError:
             return list(wanted.values())  # rows are claimed already, so nothing may be raised; these are tried again
-        for id, number, state, basis, due in records:
+        for id, number, state, basis, stored, toucher in records:
             if state in (schema.SCHEDULED, schema.PARKED) and id not in self._window.unreadable and self._kinds.kind_of(number) is not None:
                 entry = wanted.pop(id)
+                due = file.promises.exact(id, basis, stored) if toucher == file.number else stored
                 entry.due = self._moments.to_elapsed(basis, due)
                 if isinstance(entry, Ticket):
                     entry.wall = None if basis == self._moments.basis else self._moments.to_wall(basis, due)
@@ -292,48 +297,17 @@ class SqliteStore(Store):
                 self._window.tickets.pop(id, None)
         return later
 
-    def _may_run(self, kind: Kind, id: int, reserved: dict[int, Kind]) -> bool:
-        most = kind.options.max_running
-        if most is None:
-            return True
-        with self._limited_lock:
-            ids = self._limited.setdefault(kind.name, set())
-            if id in ids or len(ids) >= most:
-                return False
-            ids.add(id)
-            reserved[id] = kind
-            return True
-
-    def _make_way(self, kind: str, id: int) -> None:
-        ids = self._limited.get(kind)
-        if ids is not None:
-            ids.discard(id)
-
     def settle(self, row: Row, attempt: int, verdict: Verdict) -> State | None:
         return self.settle_many([(row, attempt, verdict)])[0]
 
     def settle_many(self, settlements: Sequence[tuple[Row, int, Verdict]], patience: float = PATIENCE) -> list[State | None]:
-        file = self._file
-        states = self._claims.settle(file, settlements, min(PATIENCE, patience))
-        if self._limited:
-            for row, _, _ in settlements:
-                if row.id not in file.runs:  # whatever the answer was; else it runs again already
-                    self._make_way(row.kind.name, row.id)
-        return states
+        return self._claims.settle(self._file, settlements, min(PATIENCE, patience))
 
     def part(self, row: Row, onward: Onward) -> Row | None:
-        file = self._file
-        run = self._claims.part(file, row, onward, self._full and row.kind.options.on_crash == "interrupt")
-        if run is not None and self._limited:
-            with self._limited_lock:
-                self._make_way(row.kind.name, row.id)
-                self._limited.setdefault(row.kind.name, set()).add(run.id)
-        return run
+        return self._claims.part(self._file, row, onward, self._full and row.kind.options.on_crash == "interrupt")
 
     def hand_back(self, rows: Iterable[Row], patience: float = PATIENCE) -> list[Row]:
         rows = list(rows)
-        for row in rows:
-            self._make_way(row.kind.name, row.id)
         try:
             return self._claims.hand_back(self._file, rows, min(PATIENCE, patience))
         except StoreError:
@@ -361,33 +335,15 @@ class SqliteStore(Store):
         return [self._brief(record) for record in records]
 
     def touch(self, ref: Ref, delay: float | None) -> tuple[Row, bool] | None:
-        def decide(_: object, record: Record) -> dict[str, Any] | None:
-            state, basis, own, text = record[STATE], record[BASIS], record[DELAY], record[MORE]
-            if state not in WAITING:
-                return None
-            if (own is None and delay is None) or (delay is None and (state == schema.PAUSED or basis == 0)):
-                raise BadValue(
-                    f"touch({ref!r:.80}): a job that is paused, or was added with at= or a trigger, has no delay of its own; give touch one"
-                )
-            due = self._moments.elapsed() + (own if delay is None else micros(delay))
-            more = read_more(text)
-            if more.until is not None:
-                due = min(due, micros(self._moments.to_elapsed(*more.until)))
-            return {"basis": self._moments.basis, "due": due, "more": _without_nominal(text)}
-
-        answer = self._submit(moves.Edit(self._deadline(), self._full, named(ref), decide))
-        if answer is None:
-            return None
-        before, after = answer
-        row = self._row(after)
-        earlier = self._moments.to_elapsed(before[BASIS], before[DUE]) > row.due
-        return row, earlier or not self._window.put_off(row.id, row.due)
+        name = named(ref)
+        return self._used(lambda file: self._touching.touch(file, name, delay))
 
     def reschedule(self, ref: Ref, due: float, wall: float | None) -> Row | None:
-        def decide(_: object, record: Record) -> dict[str, Any] | None:
+        def decide(file: StoreFile, _: object, record: Record) -> dict[str, Any] | None:
             if record[STATE] not in WAITING:
                 return None
-            values: dict[str, Any] = {"more": _without_nominal(record[MORE])}
+            file.promises.drop(record[ID])
+            values: dict[str, Any] = {"more": without_nominal(record[MORE]), "toucher": None}
             if wall is not None:
                 return values | {"basis": 0, "due": round(wall * SECOND)}
             if record[DELAY] is None and read_more(record[MORE]).series is None:
@@ -401,8 +357,8 @@ class SqliteStore(Store):
         if record is None or self._asked.forgotten(record):
             return None
 
-        def decide(connection: Any, record: Record) -> dict[str, Any] | None:
-            if self._claims.runs_on(self._file, record[ID], record[FLAGS], connection):
+        def decide(file: StoreFile, connection: Any, record: Record) -> dict[str, Any] | None:
+            if self._claims.runs_on(file, record[ID], record[FLAGS], connection):
                 return None
             if record[STATE] not in REVIVABLE:
                 return None
@@ -417,15 +373,31 @@ class SqliteStore(Store):
 
         return self._edited(record[ID], decide)
 
-    def _edited(self, ref: Ref, decide: Callable[[Any, Record], dict[str, Any] | None]) -> Row | None:
-        answer = self._submit(moves.Edit(self._deadline(), self._full, named(ref), decide))
+    def _edited(self, ref: Ref, decide: Callable[[StoreFile, Any, Record], dict[str, Any] | None]) -> Row | None:
+        """`decide` is given the file, since it must not ask for it: a shutdown may be waiting for it to write, and hold what opens it."""
+        name = named(ref)
+
+        def edit(file: StoreFile) -> Any:
+            return file.group.submit(moves.Edit(self._deadline(), self._full, name, partial(decide, file)))
+
+        answer = self._used(edit)
         return None if answer is None else self._row(answer[KIND])
 
     def pause(self, ref: Ref) -> Row | None:
-        return self._flip(ref, schema.SCHEDULED, schema.PAUSED)
+        def decide(file: StoreFile, _: object, record: Record) -> dict[str, Any] | None:
+            if record[STATE] != schema.SCHEDULED:
+                return None
+            # Taken away before it is read, so that no touch moves it in between.
+            promise = file.promises.take([record[ID]], record[BASIS], record[DUE]).get(record[ID])
+            due = record[DUE]
+            if promise is not None and promise.stored == due and record[TOUCHER] == file.number:
+                due = promise.exact
+            return {"state": schema.PAUSED, "due": due, "toucher": None}
+
+        return self._edited(ref, decide)
 
     def resume(self, ref: Ref) -> Row | None:
-        def decide(_: object, record: Record) -> dict[str, Any] | None:
+        def decide(_: StoreFile, __: object, record: Record) -> dict[str, Any] | None:
             if record[STATE] != schema.PAUSED:
                 return None
             values: dict[str, Any] = {"state": schema.SCHEDULED}
@@ -434,11 +406,6 @@ class SqliteStore(Store):
             return values
 
         return self._edited(ref, decide)
-
-    def _flip(self, ref: Ref, now: int, to: int) -> Row | None:
-        ref = named(ref)
-        record = self._submit(moves.Single(self._deadline(), self._full, moves.flip_statement(ref, now, to), (ref,)))
-        return None if record is None else self._row(record)
 
     # --- waking ---
 
@@ -480,14 +447,16 @@ class SqliteStore(Store):
         ended = self._claims.rescue(file)
         entries: list[Ticket] = []
         overdue: list[Ticket] = []
+        room: dict[str, int] = {}
         trouble: StoreError | None = None
         try:
             self._claims.look(file)
+            room = limits.room(file)
             entries, overdue = self._window.sweep(file, want)
             self._prune(file)
         except StoreError as error:
             trouble = error  # what was found before is to be used and told of all the same, since it is not found again
-        return Sweep(list(entries), list(overdue), ended, self._window.more, trouble)
+        return Sweep(list(entries), list(overdue), ended, self._window.more, trouble, room)
 
     def _prune(self, file: StoreFile) -> None:
         """Deletes what history is to forget, in small pieces, so that nobody waits long for his turn to write, and only some at a time."""
@@ -526,12 +495,3 @@ def _with_nominal(text: str | None, basis: int, due: int) -> str | None:
     if more.nominal is not None:
         return text
     return write_more(msgspec.structs.replace(more, nominal=(basis, due)))
-
-
-def _without_nominal(text: str | None) -> str | None:
-    """The column `more` of a row that gets another due moment."""
-    if text is None:
-        return None
-    more = read_more(text)
-    more.nominal = None
-    return write_more(more)

@@ -20,6 +20,7 @@ from jobwheel.clock import APART
 from jobwheel.row import Ticket
 from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.file import StoreFile
+from jobwheel.stores.sqlite.group import Record
 from jobwheel.stores.sqlite.kinds import Kinds
 from jobwheel.stores.sqlite.moments import SECOND, Moments
 
@@ -27,8 +28,9 @@ MOST = 20_000
 """Tickets loaded for the window at once; with so many here no more are loaded until SHORT before the horizon."""
 SHORT = 5.0
 """Seconds before the horizon at which more must be loaded, however many are here."""
-AHEAD = 2_500_000
-"""Microseconds by which a sweep looks into the future: more than the time between two sweeps, so that what others add is not late."""
+AHEAD = 3_750_000
+"""Microseconds by which a sweep looks into the future: more than the time between two sweeps, so that what others add is not late, nor
+what was touched by another timer of this process, which the file has a second later than it is due here."""
 BEHIND = 3_000_000
 """Microseconds back to which a row counts as due about now: what others added or moved since the last sweep."""
 PAGE = 1024
@@ -50,6 +52,12 @@ WHERE state = {schema.PARKED} AND id > ? AND kind IN (SELECT value FROM json_eac
 ALIVE = f"SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?)) AND +state IN ({schema.SCHEDULED}, {schema.PARKED})"
 
 _due = attrgetter("due")
+
+
+def _found(file: StoreFile, basis: int, records: list[Record]) -> list[Found]:
+    """Of rows that are due by the file, those that this process has touched are so when it has promised."""
+    exact = file.promises.exact
+    return [(id, basis, exact(id, basis, due), priority, kind) for id, due, priority, kind in records]
 
 
 class Window:
@@ -108,7 +116,7 @@ class Window:
         ahead, far = round(start * SECOND) - elapsed, round(min(until - start, 1e9) * SECOND)
         for basis, moment in self._moments.limits(ahead):
             records = file.read(DUE, (basis, moment, moment + far, known, MOST, 0))
-            found += [(id, basis, due, priority, kind) for id, due, priority, kind in records]
+            found += _found(file, basis, records)
             if len(records) == MOST:
                 reached = min(reached, self._moments.to_elapsed(basis, records[-1][1]))
         return found, reached
@@ -139,7 +147,7 @@ class Window:
             recent = limit - AHEAD - BEHIND
             for page in range(PAGES):
                 records = file.read(DUE, (basis, recent, limit, known, PAGE, page * PAGE))
-                now += [(id, basis, due, *rest) for id, due, *rest in records if self._is_new(id, basis, due)]
+                now += [one for one in _found(file, basis, records) if self._is_new(*one[:3])]
                 if len(records) < PAGE:
                     break
             more = self._read_overdue(file, basis, limit - AHEAD, want, known, late) or more
@@ -155,7 +163,7 @@ class Window:
         since, skip = self._cursors.pop(basis, (-(2**62), 0))
         for _ in range(PAGES if want > 0 else 0):
             records = file.read(DUE, (basis, since, limit, known, PAGE, skip))
-            found += [(id, basis, due, *rest) for id, due, *rest in records if self._is_new(id, basis, due)]
+            found += [one for one in _found(file, basis, records) if self._is_new(*one[:3])]
             if len(records) < PAGE:
                 return False
             last = records[-1][1]
@@ -194,9 +202,9 @@ class Window:
         return moved
 
     def put_off(self, id: int, due: float) -> bool:
-        """Lets the ticket of a job that falls due later than before know it; False: there is none here."""
+        """Lets the ticket of a job that falls due later than before know it; False: there is none here, or it would come too late."""
         ticket = self.tickets.get(id)
-        if ticket is None:
+        if ticket is None or ticket.due > due:
             return False
         ticket.due, ticket.wall = due, None
         return True
