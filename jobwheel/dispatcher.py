@@ -35,7 +35,7 @@ from jobwheel.events import (
     JobSucceeded,
     JobTimedOut,
 )
-from jobwheel.held import Held
+from jobwheel.held import ALONE, Held
 from jobwheel.job import context_of
 from jobwheel.lanes import Lanes
 from jobwheel.log import logger
@@ -415,9 +415,14 @@ class Dispatcher:
             for (row, _, verdict), state in zip(batch, states, strict=True):
                 self._settled(row, verdict, state)
 
-    def _settled(self, row: Row, verdict: Verdict, state: State | None) -> None:
+    def _make_way(self, row: Row) -> None:
         if not row.kind.is_free:
             self._free(row.kind.name)
+        if self._held:
+            self._release_one(ALONE)
+
+    def _settled(self, row: Row, verdict: Verdict, state: State | None) -> None:
+        self._make_way(row)
         if state is None:
             return
         if self._hub.listeners:  # before it is armed, and so before the events of its next run

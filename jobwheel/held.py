@@ -9,6 +9,9 @@ from collections.abc import Callable
 
 from jobwheel.row import Entry
 
+ALONE = " alone"
+"""Under this name are those that may run only by themselves, since they may be what kills their process. No kind has it: theirs have no
+blanks at their ends."""
 TIDY = 1000
 """Entries under one name from which on dead ones are looked for, each time that they have doubled."""
 

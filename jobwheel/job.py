@@ -140,6 +140,7 @@ class JobContext:
     superseded: bool = False
     hung: bool = False
     lines: deque[str] | tuple[str, ...] = ()
+    said: object = None  # what other processes can see of it; the store's
     _started: float = 0.0
     _offset: float = 0.0
 
@@ -188,13 +189,15 @@ class JobContext:
         return self.timed_out
 
     def log(self, text: str) -> None:
-        """Keeps a line with the job (the newest 200, each cut at 2000 characters); seen in `timer.get(id).log`."""
+        """Keeps a line with the job (the newest 200, each cut at 2000 characters); seen in `timer.get(id).log`: at once in
+        this process, about a second later in others.
+        """
         if not isinstance(self.lines, deque):
             self.lines = deque(maxlen=LOG_LINES)
         self.lines.append(str(text)[:LINE_LENGTH])
 
     def progress(self, done: int, total: int, text: str = "") -> None:
-        """Tells how far the job is; seen in `timer.get(id).progress` as (done, total, text)."""
+        """Tells how far the job is; seen in `timer.get(id).progress` as (done, total, text), as soon as a line of `log` is."""
         self.progress_now = (done, total, text)
 
 

@@ -198,7 +198,8 @@ class TimerManager:
     def touch(self, ref: Ref, delay: Delay | None = None) -> bool:
         """Puts a waiting job off to now + its own delay (or `delay`), at most to its `max_wait`. False: it does not wait any more.
 
-        A started, ended or cancelled job is never brought back. A paused job stays paused, with the new due moment.
+        A started, ended or cancelled job is never brought back. A paused job stays paused, with the new due moment. In a file touches of
+        one job are written at most about once a second; if this process dies, the job may be 1.25 seconds late, and is never early.
 
         Raises:
             BadValue: no `delay` for a job that has none of its own: added with `at`, recurring, or paused.
@@ -234,8 +235,8 @@ class TimerManager:
 
         For a recurring job this is a run more: its next moment after that is the one that it had been, if that is still to come.
         """
-        self.resume(ref)
-        return self._move(ref, self._elapsed(), None)
+        resumed = self.resume(ref)
+        return self._move(ref, self._elapsed(), None) or resumed  # between the two it may have been found due and begun
 
     def _move(self, ref: Ref, due: float, wall: float | None) -> bool:
         row = self._use().store.reschedule(check_ref(ref), due, wall)

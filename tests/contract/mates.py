@@ -110,6 +110,13 @@ class Mate:
             self._arm(row)
         return state
 
+    def says(self, id: int, progress: tuple[Any, Any, str] | None, *lines: str) -> None:
+        """What the job tells of itself while it runs here."""
+        context = context_of(self.runs[id])
+        context.progress_now = progress
+        for line in lines:
+            context.log(line)
+
     def hangs(self, id: int, yes: bool) -> None:
         """Whether the thread of a run goes on past its time limit."""
         context_of(self.runs[id]).hung = yes

@@ -512,7 +512,7 @@ def recur(one: Any, trigger: Any = None, job: IJob | None = None, key: str | Non
 
 
 def test_processes_that_register_the_same_have_one_job(mate: Callable[..., Mate], peer: Callable[..., Peer]) -> None:
-    """R25: at the same moment, too."""
+    """At the same moment, too."""
     peers = [peer(), peer(), peer()]
     for one in peers:
         one.begin("put", job=Note("x"), trigger=every(60), key="k")
@@ -538,7 +538,6 @@ def test_equal_sets_and_dicts_are_equal_in_every_process(mate: Callable[..., Mat
 
 
 def test_each_moment_is_claimed_by_one_of_them(mate: Callable[..., Mate], peer: Callable[..., Peer], clock: ManualClock) -> None:
-    """R01."""
     one, others = mate(), [peer(), peer()]
     (id, _), *_ = [recur(each) for each in (one, *others)]
     for each in others:

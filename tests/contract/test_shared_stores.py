@@ -12,6 +12,7 @@ from mates import HOUR, Mate, Peer
 from shelf import Note, Once, Other, Shelf, Two, at, together
 
 from jobwheel import State
+from jobwheel.held import ALONE
 from jobwheel.state import ENDED
 from jobwheel.testing import START, ManualClock
 from jobwheel.verdict import Again, Failed, Succeeded
@@ -226,6 +227,37 @@ def test_what_a_dead_process_ran_of_a_limited_kind_counts_until_it_is_rescued(pr
     one.look()
     assert one.room("test_stores.two") == 2
     assert one.claim(*ids) == ids[:2]
+
+
+# --- what a run tells of itself ---
+
+
+def test_the_progress_and_the_log_of_a_run_are_seen_by_others_after_its_processs_next_look(processes: tuple[Mate, Peer]) -> None:
+    one, other = processes
+    id = other.add(key="k")
+    other.claim(id)
+    other.says(id, (3, 10, "third"), "first line", "not UTF-8: \udc80")
+    assert one.get("k").progress is None  # type: ignore[union-attr]
+    other.look()
+    job = one.get("k")
+    assert job is not None
+    assert (job.progress, job.log) == ((3, 10, "third"), ("first line", "not UTF-8: \\udc80"))
+    other.says(id, (0.5, "ten", "odd"))
+    other.look()
+    assert one.get("k").progress == (0.5, "ten", "odd")  # type: ignore[union-attr]
+    other.settle(id)
+    assert len(one.get(id).log) == 2  # type: ignore[union-attr]
+
+
+def test_what_is_urgent_is_found_at_once_however_long_the_backlog_is(mate: Callable[..., Mate]) -> None:
+    one = mate()
+    for number in range(2000):
+        one.add(str(number), armed=False)
+    urgent = one.add("urgent", armed=False, priority=5)
+    one.shelf.clock.advance(60)
+    other = mate()
+    sweep = other.store.sweep(100)
+    assert [entry.id for entry in sweep.entries] == [urgent]
 
 
 # --- moving what the other has armed ---
@@ -537,8 +569,45 @@ def test_a_job_that_kills_its_process_each_time_ends_as_failed(mate: Callable[..
     assert job is not None
     assert job.attempt == 3
     assert job.error is not None
-    assert "its process died while it ran" in job.error
+    assert "its process died while it had the job, 3 times" in job.error
     assert one.look() == []
+
+
+def test_of_jobs_that_two_processes_died_with_each_process_has_one_at_a_time(mate: Callable[..., Mate], peer: Callable[..., Peer]) -> None:
+    """One of them may be what kills: so the next death befalls none of the others."""
+    one = mate()
+    ids, fresh = [one.add(str(number), armed=False) for number in range(3)], one.add("fresh")
+    for _ in range(2):
+        process = peer()
+        process.look()
+        assert process.claim(*ids) == ids
+        process.kill()
+        one.look()
+    assert one.claim(*ids, fresh) == [ids[0], fresh]
+    assert one.claim(*ids[1:]) == []
+    other = peer()
+    other.look()
+    assert other.claim(*ids[1:]) == [ids[1]]
+    assert one.room(ALONE) == 0
+    one.settle(ids[0])
+    assert one.room(ALONE) == 1
+    assert one.claim(*ids[2:]) == [ids[2]]
+
+
+def test_a_job_that_kills_takes_no_other_with_it(mate: Callable[..., Mate], peer: Callable[..., Peer]) -> None:
+    """Each process claims what there is, and dies when the first of them runs."""
+    one = mate()
+    poison, *others = ids = [one.add(str(number), armed=False) for number in range(5)]
+    for claimed in (ids, ids, [poison]):
+        process = peer()
+        process.look()
+        assert process.claim(*ids) == claimed
+        process.kill()
+        one.look()
+    assert one.state(poison) is State.FAILED
+    for id in others:
+        assert one.claim(id) == [id]
+        assert one.settle(id) is State.SUCCEEDED
 
 
 def test_a_death_counts_as_one_attempt_among_the_others(mate: Callable[..., Mate], peer: Callable[..., Peer]) -> None:

@@ -53,7 +53,7 @@ def rest(secs: float) -> None:
 
 @pytest.mark.parametrize(("store", "many", "secs"), [("memory", 1000, 15), ("sqlite", 100, 8)])
 def test_many_jobs_of_one_second_miss_none_and_double_none(opened: Any, tmp_path: Any, store: str, many: int, secs: int) -> None:
-    """R26. On disk each run is a write, so there are fewer."""
+    """On disk each run is a write, so there are fewer."""
     timer: TimerManager = opened(store={"kind": store, "path": str(tmp_path / "jobs.db"), "durability": "process"})
     timer.add_jobs({"job": Beat(number), "trigger": every(1), "key": str(number)} for number in range(many))
     rest(secs + 0.5)
@@ -195,7 +195,6 @@ def test_in_parallel_no_more_run_at_once_than_the_kind_allows(opened: Any, wait_
 
 
 def test_a_hanging_run_keeps_its_series_until_its_thread_ends_and_hurts_no_other(opened: Any, wait_until: Any) -> None:
-    """P5."""
     timer: TimerManager = opened(workers={"threads": 2})
     timed_out: list[int] = []
     timer.on(events.JobTimedOut, lambda event: timed_out.append(event.job.id))
@@ -310,7 +309,7 @@ def test_a_hang_or_a_crash_in_a_child_process_costs_a_series_one_run(opened: Any
 
 
 def test_while_all_workers_are_busy_series_wait_and_then_each_catches_up_once(opened: Any, wait_until: Any) -> None:
-    """R26: the ticker goes on."""
+    """The ticker goes on."""
     timer: TimerManager = opened(workers={"threads": 2})
     for number in range(2):
         timer.add_job(Long(f"busy {number}"))
@@ -335,7 +334,6 @@ def test_while_all_workers_are_busy_series_wait_and_then_each_catches_up_once(op
 
 
 def test_two_timers_on_one_file_run_each_moment_once(opened: Any, tmp_path: Any, wait_until: Any) -> None:
-    """R01."""
     section = {"kind": "sqlite", "path": str(tmp_path / "jobs.db"), "durability": "process"}
     timers: list[TimerManager] = [opened(store=section, workers={"threads": 2}) for _ in range(2)]
     ids = crowd(8, lambda number: [timers[number % 2].add_job(Beat(name), trigger=every(0.2), key=f"k{name}").id for name in range(10)])
@@ -409,7 +407,7 @@ def test_threads_that_fight_over_a_few_series_leave_each_whole(
 
 
 def test_a_cancel_that_says_true_is_kept_by_a_series(opened: Any, wait_until: Any) -> None:
-    """P3: from the answer on there is no run; when it says False, the series ends after the run that goes on."""
+    """From the answer on there is no run; when it says False, the series ends after the run that goes on."""
     timer: TimerManager = opened(workers={"threads": 4}, wheel={"slots": 16, "tick": 0.01})
     answers: Counter[bool] = Counter()
     for turn in range(150):
@@ -517,7 +515,7 @@ def test_waiting_for_a_series_is_waiting_for_its_end(opened: Any, wait_until: An
 def test_the_moments_of_a_store_that_fails_are_made_up_for_by_one_run(
     opened: Any, tmp_path: Any, wait_until: Any, monkeypatch: Any
 ) -> None:
-    """R72: the verdict waits for the store, and then the series goes on from there."""
+    """The verdict waits for the store, and then the series goes on from there."""
     section = {"kind": "sqlite", "path": str(tmp_path / "jobs.db"), "durability": "process"}
     timer: TimerManager = opened(store=section, workers={"threads": 2})
     store = timer._life.store
@@ -566,7 +564,7 @@ with open_timer({"store": {"kind": "sqlite", "path": sys.argv[1], "durability": 
 
 
 def test_processes_share_series_and_one_that_is_killed_costs_a_few_seconds_at_most(tmp_path: Any, wait_until: Any) -> None:
-    """R01, R25, P6: each registers the same at its start; every moment has one run, but for those that the killed one ran."""
+    """Each registers the same at its start; every moment has one run, but for those that the killed one ran."""
     logs = [tmp_path / f"{number}.log" for number in range(3)]
     for log in logs:
         log.touch()

@@ -311,7 +311,6 @@ def grid(first: float, step: float, count: int) -> list[float]:
 
 @pytest.mark.parametrize("interval", [60.0, 1 / 3, 0.001, 7.7])
 def test_the_sixtieth_run_is_59_intervals_after_the_first_however_long_they_take(scene: Scene, interval: float) -> None:
-    """R16."""
     step = round(interval, 6)
     acts(scene, *(slow(scene, 0.7 * interval) for _ in range(60)))
     scene.add(trigger=every(interval))
@@ -389,7 +388,6 @@ def test_steps_of_the_wall_clock_do_nothing_to_every(scene: Scene) -> None:
 
 
 def test_cron_runs_on_the_minute_and_tells_it(scene: Scene) -> None:
-    """R15."""
     scene.clock.advance(7)
     scene.add(trigger=cron("*/15 * * * *"))
     acts(scene, *(slow(scene, 30) for _ in range(10)))
@@ -398,7 +396,6 @@ def test_cron_runs_on_the_minute_and_tells_it(scene: Scene) -> None:
 
 
 def test_an_hourly_job_that_starts_late_knows_which_hour_it_is_for(scene: Scene) -> None:
-    """R15."""
     seen = []
     acts(scene, lambda ctx: seen.append((ctx.scheduled_for, ctx.lateness, ctx.started_at)))
     scene.add(trigger=cron("0 * * * *"))
@@ -424,7 +421,7 @@ def test_an_hourly_job_that_starts_late_knows_which_hour_it_is_for(scene: Scene)
 def test_on_the_days_when_the_clocks_change_and_after_each_date_has_its_run(
     scene: Scene, zone: str, day: str, expression: str, expected: list[str]
 ) -> None:
-    """R17, R18: through the whole timer; the rules one by one are in test_trigger."""
+    """Through the whole timer; the rules one by one are in test_trigger."""
     start = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).timestamp() - START
     scene.clock.suspend(start - 1)
     scene.add(trigger=cron(expression, tz=zone))
@@ -475,7 +472,7 @@ def gap(scene: Scene, how: str, secs: float, restart: Restart) -> Scene:
 @pytest.mark.parametrize("how", GAPS)
 @pytest.mark.parametrize("trigger", [every(60), cron("* * * * *")], ids=["every", "cron"])
 def test_after_a_gap_there_is_one_run_for_all_and_then_the_grid(scene: Scene, restart: Restart, how: str, trigger: Any) -> None:
-    """R14, R23: the one is for the first missed moment."""
+    """The one is for the first missed moment."""
     scene.add(trigger=trigger)
     scene.clock.advance(130)
     scene = gap(scene, how, 300, restart)  # 180, 240, 300, 360, 420 pass
@@ -557,7 +554,7 @@ def test_a_step_of_the_wall_clock_while_a_gap_is_made_up_for_loses_no_moment(sce
 @pytest.mark.parametrize("job", [Mark(), Skip(), UpToThree(), Grace()], ids=lambda job: type(job).__name__)
 @pytest.mark.parametrize("trigger", [every(1), cron("* * * * *"), cron("30 2 * * *", tz=BERLIN)], ids=["every", "minutes", "days"])
 def test_a_jump_of_ten_years_costs_nothing(scene: Scene, job: IJob, trigger: Any) -> None:
-    """R13: it is computed, not walked: 315 million seconds, 5 million minutes."""
+    """It is computed, not walked: 315 million seconds, 5 million minutes."""
     from time import perf_counter
 
     scene.add(job, trigger)
@@ -575,7 +572,7 @@ def test_a_jump_of_ten_years_costs_nothing(scene: Scene, job: IJob, trigger: Any
 
 @pytest.mark.parametrize("start", [61.5, 74.0])
 def test_every_15_seconds_skip_and_down_for_a_minute_there_is_no_run_at_the_start(scene: Scene, restart: Restart, start: float) -> None:
-    """R24: no hidden threshold."""
+    """No hidden threshold."""
     scene.add(Skip(), cron("*/15 * * * * *"))
     scene.clock.advance(0.5)
     scene = restart(scene, start)
@@ -589,7 +586,7 @@ def test_every_15_seconds_skip_and_down_for_a_minute_there_is_no_run_at_the_star
 def test_a_daily_job_whose_time_passed_while_the_program_was_down(
     scene: Scene, restart: Restart, job: IJob, runs: list[tuple[float, float]]
 ) -> None:
-    """R23: daily at 03:00, down from 02:00 to 09:00."""
+    """Daily at 03:00, down from 02:00 to 09:00."""
     scene.add(job, cron("0 3 * * *"))
     scene.clock.advance(2 * HOUR)
     scene = restart(scene, 7 * HOUR)
@@ -618,7 +615,7 @@ def test_after_a_reboot_every_goes_on_by_the_wall_clock(scene: Scene, restart: R
 
 
 def test_of_missed_moments_the_one_that_is_in_time_has_its_run(scene: Scene) -> None:
-    """P4: the grace time drops what is later; the latest moment is 5 seconds late, of 10 that are allowed."""
+    """The grace time drops what is later; the latest moment is 5 seconds late, of 10 that are allowed."""
     heard = scene.listen()
     scene.add(Grace(), every(60))
     scene.clock.freeze(305)
@@ -1020,7 +1017,6 @@ def test_a_trigger_that_fails_harms_no_other_job(scene: Scene) -> None:
 
 
 def test_the_same_job_again_changes_nothing(scene: Scene) -> None:
-    """R25, R75."""
     first = scene.add(trigger=every(60))
     scene.clock.advance(90)
     again = scene.add(trigger=every(60))
@@ -1033,7 +1029,7 @@ def test_the_same_job_again_changes_nothing(scene: Scene) -> None:
 
 
 def test_three_restarts_within_an_hour_leave_an_hourly_job_its_hour(scene: Scene, restart: Restart) -> None:
-    """R25: at 20, 40 and 55 minutes of 60, with a registration at each start."""
+    """At 20, 40 and 55 minutes of 60, with a registration at each start."""
     ids = {scene.add(trigger=every(3600), tags=["t"]).id}
     for minutes in (20, 20, 15):
         scene.clock.advance(minutes * MINUTE - 1)
@@ -1048,7 +1044,6 @@ def test_three_restarts_within_an_hour_leave_an_hourly_job_its_hour(scene: Scene
 
 
 def test_over_a_restart_the_pause_and_the_counters_stay(scene: Scene, restart: Restart) -> None:
-    """R25."""
     scene.add(trigger=every(60))
     acts(scene, raises(ValueError()))
     scene.clock.advance(130)
@@ -1449,7 +1444,7 @@ def test_a_listener_may_change_the_series(scene: Scene) -> None:
 
 
 def test_a_thousand_jobs_of_one_second_miss_none_and_double_none(make: Make, kind: str) -> None:
-    """R26, in memory; on disk a hundred, since each run is written down."""
+    """In memory; on disk a hundred, since each run is written down."""
     many = 1000 if kind == "memory" else 100
     scene = make()
     scene.timer.add_jobs({"job": Mark(number), "trigger": every(1), "key": str(number)} for number in range(many))
@@ -1750,7 +1745,6 @@ def two(make: Make, kind: str, manual: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_two_that_register_the_same_have_one_job_and_one_run_for_each_moment(two: tuple[Scene, Scene]) -> None:
-    """R01, R25."""
     one, other = two
     assert one.add(trigger=every(60)).id == other.add(trigger=every(60)).id
     one.clock.advance(600)

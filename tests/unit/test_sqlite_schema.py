@@ -25,7 +25,7 @@ from jobwheel.testing import START, ManualClock, manual_timer
 
 FROZEN = (
     "bd1b7629397b6fdbd594dba1a69e20492a4b1695a963b2204ab49f1589cf14cf",
-    "f3027174d3ffa85f6f547a65606255c29e90d9c3de524edfdda4d4e429fd7eb9",
+    "e405629a1065ba8f1b45b68b6997b5d54b94586475f872491179253b06ff9498",
 )
 """The sha256 of each of `schema.MIGRATIONS`."""
 DATA = Path(__file__).parents[1] / "data"

@@ -16,6 +16,7 @@ import msgspec
 
 from jobwheel import codec
 from jobwheel.errors import StoreError
+from jobwheel.held import ALONE
 from jobwheel.job import context_of
 from jobwheel.kind import registered_kinds
 from jobwheel.log import logger
@@ -26,7 +27,7 @@ from jobwheel.stores.sqlite import schema
 from jobwheel.stores.sqlite.file import StoreFile
 from jobwheel.stores.sqlite.group import Record
 from jobwheel.stores.sqlite.kinds import Kinds
-from jobwheel.stores.sqlite.limits import Limited, without_place
+from jobwheel.stores.sqlite.limits import Limited, beside_others, without_place
 from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
 from jobwheel.stores.sqlite.promises import Promise
 from jobwheel.stores.sqlite.records import (
@@ -45,6 +46,7 @@ from jobwheel.stores.sqlite.records import (
     clean,
     read_more,
     row_of,
+    shown_run,
     stored_series,
     write_more,
 )
@@ -112,9 +114,17 @@ RETURNING state
 """The row of a recurring job whose run goes on as a row of its own ..."""
 RUN = f"""
 INSERT INTO job (id, kind, data, priority, state, basis, due, attempt, created, owner, flags, tags, more, started)
-SELECT ?, kind, data, priority, {schema.RUNNING}, ?, ?, 1, ?, ?, flags & {schema.AT_MOST_ONCE}, tags, NULL, started FROM job WHERE id = ?
+SELECT ?, kind, data, priority, {schema.RUNNING}, ?, ?, 1, ?, ?, flags & {schema.AT_MOST_ONCE}, tags, ?, started FROM job WHERE id = ?
 """
 """... which is this one."""
+
+SAID = f"""
+UPDATE job SET more = json_set(CASE WHEN json_valid(more) THEN more ELSE '{{}}' END,
+    '$.progress', json(json_extract(run.value, '$[2]')), '$.log', json(json_extract(run.value, '$[3]')))
+FROM json_each(?) AS run
+WHERE job.id = json_extract(run.value, '$[0]') AND +job.state = {schema.RUNNING} AND +job.owner = ?
+    AND job.attempt = json_extract(run.value, '$[1]')
+"""
 
 HAND_BACK = f"""
 UPDATE job SET state = CASE WHEN flags & {schema.CANCEL_ASKED | schema.SUPERSEDED} THEN {schema.CANCELLED} ELSE {schema.SCHEDULED} END,
@@ -144,9 +154,9 @@ class Claims:
 
     def take(
         self, file: StoreFile, ids: Sequence[int], limited: Mapping[str, Limited], full: bool
-    ) -> tuple[list[Row], dict[int, str], list[int]]:
+    ) -> tuple[list[Row], dict[int, str], dict[int, str]]:
         """Claims those that still wait and are due; gives the rows in the order of `ids`, why any could not be read (they are parked), and
-        which have no place now, since as many of their kind run as may.
+        which have no place now, with the name under which they are to be held.
 
         `full`: the claims are on disk before any of them runs, which at-most-once needs. `limited`: see `Limited`, by the kind's name.
         """
@@ -154,15 +164,16 @@ class Claims:
         moments, kinds = self._moments, self._kinds
         fragile = [number for kind in registered_kinds() if kind.options.on_crash == "interrupt" for number in kinds.numbers_of(kind.name)]
         promised: dict[int, Promise] = {}
-        held: list[int] = []
+        held: dict[int, str] = {}
 
         def choose(connection: Connection) -> dict[str, object] | None:
-            wanted = ids
-            if limited:  # counted in this process's turn to write: nobody else claims until it is over
-                held.extend(without_place(connection, limited))
-                wanted = [id for id in ids if id not in held]
-                if not wanted:
-                    return None
+            # Counted in this process's turn to write: nobody else claims until it is over.
+            held.update(dict.fromkeys(beside_others(connection, file, ids), ALONE))
+            if limited:
+                held.update(without_place(connection, limited))
+            wanted = [id for id in ids if id not in held] if held else ids
+            if not wanted:
+                return None
             now = moments.elapsed()
             promised.update(file.promises.take(wanted, moments.basis, now))
             return {
@@ -345,24 +356,20 @@ class Claims:
         """See `Store.part`. `full`: see `take`."""
         terms, of = Terms(), row.terms
         assert of is not None
-        terms.tags, terms.created, terms.nominal, terms.date, terms.wall = (
-            of.tags,
-            self._moments.elapsed() / SECOND,
-            of.nominal,
-            of.date,
-            of.wall,
-        )
+        terms.tags, terms.created = of.tags, self._moments.elapsed() / SECOND
+        terms.nominal, terms.date, terms.wall = of.nominal, of.date, of.wall
         run = Row(row.job, row.due, None, None, row.priority, terms, row.kind)
         run.id, run.attempt, run.state = file.next_id(), 1, State.RUNNING
         (basis, _), due = self._place(onward)
         more, now = write_more(self._more(row, onward)), self._moments.stamp()
+        own = write_more(More(nominal=self._nominal(run, again=False)))
         since = (WALL, round(of.wall * SECOND)) if of.wall is not None else (self._moments.basis, micros(row.due))
 
         def work(connection: Connection) -> int | None:
             moved = connection.execute(PART, (now, basis, due, more, row.id, file.number, row.attempt)).fetchall()
             if not moved:
                 return None
-            connection.execute(RUN, (run.id, *since, now, file.number, row.id))
+            connection.execute(RUN, (run.id, *since, now, file.number, own, row.id))
             file.runs[run.id] = run
             return int(moved[0][0])
 
@@ -424,6 +431,22 @@ class Claims:
                 context_of(row).cancel_asked = True
         if any(id not in file.runs for id, _ in mine):
             file.write(lambda connection: self._hand_back_lost(file, connection), full=False)
+        self._tell_how_far(file)
+
+    def _tell_how_far(self, file: StoreFile) -> None:
+        """Lets other processes see the progress and the log of what runs here."""
+        news: list[tuple[object, ...]] = []
+        for row in list(file.runs.values()):
+            context = row.run
+            if (
+                context is not None
+                and (said := (context.progress_now, len(context.lines), context.lines and context.lines[-1])) != context.said
+            ):
+                if said != (None, 0, ()):
+                    news.append((row.id, row.attempt, *shown_run(context)))
+                context.said = said
+        if news:
+            file.write_one(SAID, (json.dumps(news), file.number), False, len)
 
     def _look_at_hung(self, file: StoreFile) -> None:
         over = [id for id, row in list(file.hung.items()) if row.run is None or not row.run.hung]
@@ -458,22 +481,24 @@ class Claims:
 
     def _rescue(self, file: StoreFile, number: int, pid: int) -> list[Row]:
         found = {"died": False, "ran": 0}
+        # Before the turn to write, since it may call an application's trigger; what it ran does not grow any more, and each is fenced.
+        records = file.read(f"SELECT {COLUMNS} FROM job WHERE state = {schema.RUNNING} AND owner = ?", (number,))
+        left = [(record, self._verdict_after_crash(record)) for record in records]
+        runs = [self._settled_by_crash(record, verdict) for record, verdict in left]
 
         def work(connection: Connection) -> list[tuple[Record, Verdict, State]]:
             if not file.is_dead(number):
                 return []
-            records = connection.execute(f"SELECT {COLUMNS} FROM job WHERE state = {schema.RUNNING} AND owner = ?", (number,)).fetchall()
-            left = [(record, self._verdict_after_crash(record)) for record in records]
-            runs = [self._settled_by_crash(record, verdict) for record, verdict in left]
             values = {"now": self._moments.stamp(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
             states = {id: state for id, _, state in connection.execute(SETTLE, values).fetchall()}
             connection.execute(
                 f"UPDATE job SET flags = flags + {schema.CRASH} WHERE id IN (SELECT value FROM json_each(?))",
-                (json.dumps([record[ID] for record, verdict in left if not isinstance(verdict, Onward)]),),
+                (json.dumps([record[ID] for record, verdict in left if not isinstance(verdict, Onward) and record[ID] in states]),),
             )
             gone = connection.execute("DELETE FROM process WHERE n = ? RETURNING n", (number,)).fetchall()
-            found.update(died=bool(gone), ran=len(records))
-            return [(record, verdict, STATES[states[record[ID]]]) for record, verdict in left if states[record[ID]] != schema.SCHEDULED]
+            found.update(died=bool(gone), ran=len(states))
+            ended = ((record, verdict, states.get(record[ID], schema.SCHEDULED)) for record, verdict in left)
+            return [(record, verdict, STATES[state]) for record, verdict, state in ended if state != schema.SCHEDULED]
 
         ended = file.write(work, full=False)
         if found["died"]:
@@ -489,7 +514,7 @@ class Claims:
         most = CRASHES if kind is None else max(CRASHES, kind.options.retry.attempts)
         # Where the kind is not known here, another process, which claims it, will see to it.
         if crashes >= most and kind is not None:
-            return self._onward(record, Failed(f"its process died while it ran, {crashes} times of at most {most}"))
+            return self._onward(record, Failed(f"its process died while it had the job, {crashes} times of at most {most}"))
         return Again(0.0, "its process died while it ran")
 
     def _onward(self, record: Record, verdict: Verdict) -> Verdict:

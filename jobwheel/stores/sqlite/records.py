@@ -123,6 +123,13 @@ def _plain(more: More) -> More:
     )
 
 
+def shown_run(context: JobContext) -> tuple[str, str]:
+    """How far a run is, and its log, as JSON."""
+    progress = context.progress_now
+    parts = None if progress is None else tuple(part if type(part) in (int, float) else clean(part) for part in progress)
+    return _encode(parts).decode(), _encode(tuple(map(clean, tuple(context.lines)))).decode()
+
+
 def clean(value: object) -> str:
     """As text that can be stored."""
     text = value if isinstance(value, str) else _shown(value)

@@ -87,11 +87,17 @@ CREATE TRIGGER tagged_job_deleted AFTER DELETE ON job WHEN old.tags IS NOT NULL 
 END;
 """
 
-TOUCH = "ALTER TABLE job ADD COLUMN toucher INTEGER;\n"
-"""Number of the process that may claim the job before its `due`, at the moment that its touches promised; NULL: none may. Only ever set
-while the state is SCHEDULED."""
+SUSPECT = 2 * CRASH
+"""`flags` from here on: two processes have died while they had the job, so at the next death it counts as failed."""
+SECOND = f"""
+ALTER TABLE job ADD COLUMN toucher INTEGER;
+CREATE INDEX job_urgent ON job (basis, due) WHERE state = {SCHEDULED} AND priority > 0;
+CREATE INDEX job_suspect ON job (id) WHERE flags >= {SUSPECT} AND state < {ENDED};
+"""
+"""`toucher`: number of the process that may claim the job before its `due`, at the moment that its touches promised; NULL: none may. Only
+ever set while the state is SCHEDULED."""
 
-MIGRATIONS = (FIRST, TOUCH)
+MIGRATIONS = (FIRST, SECOND)
 """Each brings a file from the version that is its place here to the next one. Never change one that was released: add another."""
 
 

@@ -270,7 +270,7 @@ class SqliteStore(Store):
             return Claim([], [])
         rows, unreadable, without_place = self._claims.take(file, list(wanted), limited, fragile and self._full)
         self._window.unreadable.update(unreadable)
-        held = [(entry.kind.name, entry) for id in without_place if (entry := wanted.pop(id)).kind is not None]
+        held = [(name, wanted.pop(id)) for id, name in without_place.items()]
         for row in rows:
             del wanted[row.id]
             tickets.pop(row.id, None)
@@ -397,15 +397,22 @@ class SqliteStore(Store):
         return self._edited(ref, decide)
 
     def resume(self, ref: Ref) -> Row | None:
-        def decide(_: StoreFile, __: object, record: Record) -> dict[str, Any] | None:
-            if record[STATE] != schema.PAUSED:
+        while True:
+            found = self._read(BY_KEY if isinstance(named(ref), str) else BY_ID, (named(ref),))
+            if not found:
                 return None
-            values: dict[str, Any] = {"state": schema.SCHEDULED}
-            if record[MORE] is not None and (row := self._row(record)).series is not None:
-                values |= self._claims.after_pause(row, record)
-            return values
+            before, changed = found[0], False
+            # Not in the turn to write, since it may call an application's trigger.
+            moved = self._claims.after_pause(self._row(before), before) if before[MORE] is not None else {}
 
-        return self._edited(ref, decide)
+            def decide(_: StoreFile, __: object, record: Record) -> dict[str, Any] | None:
+                nonlocal changed
+                changed = record != before  # noqa: B023 (called before the next turn of the loop)
+                return None if changed or record[STATE] != schema.PAUSED else {"state": schema.SCHEDULED, **moved}  # noqa: B023
+
+            row = self._edited(before[ID], decide)
+            if not changed:
+                return row
 
     # --- waking ---
 

@@ -45,6 +45,11 @@ SELECT id, due, priority, kind FROM job
 WHERE state = {schema.SCHEDULED} AND basis = ? AND due >= ? AND due < ? AND kind IN (SELECT value FROM json_each(?))
 ORDER BY due, priority DESC, kind LIMIT ? OFFSET ?
 """
+URGENT = f"""
+SELECT id, due, priority, kind FROM job INDEXED BY job_urgent
+WHERE state = {schema.SCHEDULED} AND priority > 0 AND basis = ? AND due < ? AND kind IN (SELECT value FROM json_each(?))
+ORDER BY due LIMIT {PAGE}
+"""
 PARKED = f"""
 SELECT id, basis, due, priority, kind FROM job
 WHERE state = {schema.PARKED} AND id > ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?
@@ -150,6 +155,8 @@ class Window:
                 now += [one for one in _found(file, basis, records) if self._is_new(*one[:3])]
                 if len(records) < PAGE:
                     break
+            urgent = file.read(URGENT, (basis, recent, known))  # of a backlog, so that it does not hide them
+            now += [one for one in _found(file, basis, urgent) if self._is_new(*one[:3])]
             more = self._read_overdue(file, basis, limit - AHEAD, want, known, late) or more
         parked, after = self._look_at_parked(file, known)
         self.more, self._parked_after = more, after
