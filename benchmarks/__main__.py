@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from benchmarks import durable, report
+from benchmarks import background, durable, recurring, report
 from benchmarks.peers import Apscheduler, Heap, Jobwheel, Peer, set_note
 from benchmarks.report import reached, row, timed
 
@@ -201,7 +201,9 @@ def lateness(count: int, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything: shows that it runs, not what it costs")
-    parser.add_argument("--only", nargs="*", default=[], choices=["rates", "fire", "memory", "million", "threads", "lateness"])
+    parser.add_argument(
+        "--only", nargs="*", default=[], choices=["rates", "fire", "memory", "million", "threads", "lateness", "background", "recurring"]
+    )
     parser.add_argument("--rounds", type=int, default=3, help="medians of so many")
     parser.add_argument("--lead", type=float, default=40.0, help="seconds that adding before the burst may take")
     options = parser.parse_args()
@@ -213,6 +215,8 @@ def main() -> None:
         "fire": lambda: compare_fire(100_000 // scale, options.lead / scale, options.rounds),
         "threads": lambda: threads(200_000 // scale, options.rounds),
         "lateness": lambda: lateness(1000 // scale, 10 / scale),
+        "background": lambda: background.in_memory(50_000 // scale, options.rounds),
+        "recurring": lambda: recurring.compare_recurring(1000 // scale, 15 if scale == 1 else 2, options.rounds),
         "memory": lambda: memory(100_000 // scale),
         "million": lambda: million(1_000_000 // scale, 20 / scale),
     }

@@ -24,8 +24,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from benchmarks import report
-from benchmarks.durable_peers import Adder, Apscheduler, Burner, Huey, Jobwheel
+from benchmarks import background, report
+from benchmarks.durable_peers import Adder, Apscheduler, Burner, Huey, Jobwheel, Touched
 from benchmarks.peers import Numbered, set_note
 from benchmarks.raw import KEY, NUMBER, Grouped, Raw, disk
 from benchmarks.report import reached, row, timed
@@ -37,6 +37,8 @@ TURNS = 6
 """How many times the peers take turns in a round."""
 RATE = 200
 """Adds per second and process, where several processes share a file."""
+IDLE = 30.0
+"""Seconds without a sign of life after which a user is offline."""
 
 
 def ratio(rounds: Sequence[Rates], ours: str, theirs: str) -> float:
@@ -422,6 +424,65 @@ def life(rounds: int, seconds: float) -> None:
         row(f"added, claimed, run, settled; {threads} adding, {durability}", f"{median(rates):9,.0f} jobs per second")
 
 
+def in_background(rounds: int, count: int) -> None:
+    """Jobs added to run at once, beside Huey, which as it comes also has each task on disk before it goes on."""
+    for seconds, adders in ((0.0, 1), (0.0, 8), (0.001, 1), (0.001, 8)):
+        found: list[Rates] = []
+        for _ in range(rounds):
+            with Round() as here:
+                peers: dict[str, background.Queue] = {
+                    "jobwheel": background.JobwheelOnDisk(here.spot("power.db")),
+                    "huey": background.HueyOnDisk(here.spot("huey.db")),
+                }
+                found.append(background.rates(peers, count, seconds, adders) | {"disk": here.rate()})
+        text = "jobs of 1 ms" if seconds else "no-op jobs"
+        compare(f"{text} done per second, {adders} adding, power", found, "jobwheel", {"huey": 1.0})
+
+
+def commits(path: str) -> int:
+    """How many transactions have been written to a file in WAL mode while it was open: SQLite counts them in the file beside it."""
+    with open(f"{path}-shm", "rb") as index:
+        return int.from_bytes(index.read(12)[8:], sys.byteorder)
+
+
+def touches(peer: Touched, keys: Sequence[str], seconds: float) -> float:
+    """Touches per second in random order, at least one of each."""
+    chance = random.Random(7)
+    gc.collect()
+    begin = time.perf_counter()
+    done = 0
+    while not done or time.perf_counter() - begin < seconds:
+        for key in chance.sample(keys, len(keys)):
+            peer.touch(key)
+        done += len(keys)
+    return done / (time.perf_counter() - begin)
+
+
+def touch(rounds: int, users: int, seconds: float) -> None:
+    """Idle time-outs of so many users, each put off at each of their requests."""
+    found: list[Rates] = []
+    writes = []
+    for _ in range(rounds):
+        with Round() as here:
+            path = here.spot("power.db")
+            ours, theirs = Jobwheel(path), Apscheduler(here.spot("aps.db"))
+            keys = [f"user:{number}" for number in range(users)]
+            for number, key in enumerate(keys):
+                ours.add(number, IDLE, key)
+                theirs.add(number, IDLE, key)
+            touches(theirs, keys, 0.0)
+            touches(ours, keys, 0.0)
+            before, begin = commits(path), time.perf_counter()
+            rates = {"jobwheel": touches(ours, keys, seconds)}
+            writes.append((commits(path) - before) / users / (time.perf_counter() - begin))
+            rates["apscheduler"] = touches(theirs, keys, seconds / 2)
+            found.append(rates | {"disk": here.rate()})
+            ours.stop()
+            theirs.stop()
+    compare(f"touches per second of {users} jobs, power", found, "jobwheel", {"apscheduler": 12.0})
+    row("  writes for each job", f"{median(writes):9.2f} per second", f"goal 1: {reached(median(writes) <= 1)}")
+
+
 class Now:
     """Adds jobs without a delay."""
 
@@ -436,7 +497,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks durable", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = ["one", "eight", "many", "bulk", "fire", "million", "lateness", "processes", "life"]
+    names = ["one", "eight", "many", "bulk", "touch", "fire", "million", "lateness", "processes", "life", "background"]
     parser.add_argument("--quick", action="store_true", help="a tenth of everything: shows that it runs, not what it costs")
     parser.add_argument("--only", nargs="*", default=[], choices=names)
     parser.add_argument("--rounds", type=int, default=3, help="medians of so many")
@@ -454,11 +515,13 @@ def main(arguments: Sequence[str]) -> None:
         "eight": lambda: eight_threads(rounds, 1.2 / scale),
         "many": lambda: many_threads(rounds, 2.0 / scale),
         "bulk": lambda: bulk(rounds, 10_000 // scale),
+        "touch": lambda: touch(rounds, 100, 4.0 / scale),
         "fire": lambda: fire(rounds, 10_000 // scale, options.lead / scale),
         "million": lambda: million(rounds, 1_000_000 // scale, 6000 // scale, 2.0),
         "lateness": lambda: lateness(1000 // scale, 10 / scale),
         "processes": lambda: processes(rounds, 4.0 / scale),
         "life": lambda: life(rounds, 1.0 / scale),
+        "background": lambda: in_background(rounds, 3000 // scale),
     }
     for name, run in runs.items():
         if not options.only or name in options.only:

@@ -27,6 +27,12 @@ class Adder(Protocol):
     def stop(self) -> None: ...
 
 
+class Touched(Adder, Protocol):
+    """What jobs can be put off in."""
+
+    def touch(self, key: str) -> object: ...
+
+
 class Burner(Protocol):
     """What runs jobs that are due at one moment."""
 
@@ -58,6 +64,9 @@ class Jobwheel:
 
     def cancel(self, key: str) -> object:
         return self.timer.cancel(key)
+
+    def touch(self, key: str) -> object:
+        return self.timer.touch(key)
 
     def left(self) -> bool:
         stats = self.timer.stats()
@@ -97,6 +106,9 @@ class Apscheduler:
 
     def cancel(self, key: str) -> object:
         return self.scheduler.remove_job(key)
+
+    def touch(self, key: str) -> object:
+        return self.scheduler.reschedule_job(key, trigger="date", run_date=datetime.now(UTC) + timedelta(seconds=30))
 
     def left(self) -> bool:
         return self.store.get_next_run_time() is not None

@@ -422,8 +422,8 @@ class Dispatcher:
             self._release_one(ALONE)
 
     def _settled(self, row: Row, verdict: Verdict, state: State | None) -> None:
-        self._make_way(row)
         if state is None:
+            self._make_way(row)
             return
         if self._hub.listeners:  # before it is armed, and so before the events of its next run
             if isinstance(verdict, Onward) and state is State.SCHEDULED:
@@ -437,6 +437,7 @@ class Dispatcher:
             self._wait_again(row)
         elif self._waits.ids:
             self._waits.tell(row.id)
+        self._make_way(row)
         if self._hub.listeners:
             self._hub.deliver()
 

@@ -170,7 +170,12 @@ def follow(row: Row, verdict: Verdict, now: float, wall: float) -> Verdict:
     To be called by whoever may write the row.
     """
     series, terms = row.series, row.terms
-    if series is None or terms is None or isinstance(verdict, Again | Onward):
+    if series is None or terms is None or isinstance(verdict, Onward):
+        return verdict
+    if isinstance(verdict, Again):
+        if isinstance(series.trigger, Every) and series.anchor is None and _start_to_come(row, series, wall) is None:
+            axis = _axis(row, series, now, wall)[0]  # from now on its grid is one of elapsed time
+            terms.series = msgspec.structs.replace(series, anchor=axis.anchor) if isinstance(axis, Grid) else series
         return verdict
     onward = None if isinstance(verdict, Cancelled) else _onward(row, series, verdict, now, wall)
     if not isinstance(onward, Onward):

@@ -8,6 +8,8 @@ class Stats(msgspec.Struct, frozen=True):
 
     Those of jobs are of the store, and so of all processes that share it; from `overdue` on they are of this process alone. They are read
     one after the other while jobs go on, so they need not add up.
+
+    A recurring job is one job, which has not ended: its runs are counted in its own picture (`runs`, `failures`, `skipped`).
     """
 
     scheduled: int = 0

@@ -36,6 +36,8 @@ class Trigger(ABC):
 
     `kind` is the stable name under which it is stored (default: the class's qualified name); the fields may be of the types that a job's
     may be. An object that merely has `next_due` will do with `store.kind: memory`.
+
+    `next_due` is called on jobwheel's own threads: it must be quick, always say the same of one moment, and read no file or database.
     """
 
     trigger_kind: ClassVar[str]
@@ -150,7 +152,7 @@ def every(interval: float | timedelta, *, start: datetime | None = None, jitter:
     if length < SHORTEST:
         raise BadValue(f"every({interval!r}): the shortest interval is a millisecond (0.001)")
     if start is not None:
-        start = _aware(start, "start").astimezone(UTC)  # in one zone, since moments in a fold are unequal to themselves in others
+        start = _start(start)
     late = round(seconds(jitter, "jitter"), 6)
     if late >= length:
         raise BadValue(f"every({interval!r}, jitter={jitter!r}): the jitter must be less than the interval")
@@ -230,6 +232,18 @@ def next_of(trigger: Any) -> Callable[[datetime], datetime | None]:
         return due.astimezone(UTC)
 
     return checked
+
+
+def _start(start: Any) -> datetime:
+    _aware(start, "start")
+    try:
+        start = start.astimezone(UTC)  # in one zone, since moments in a fold are unequal to themselves in others
+        away = abs((start - datetime.now(UTC)).total_seconds())
+    except OverflowError:
+        away = 2 * LONGEST
+    if away > LONGEST:
+        raise BadValue(f"start={start!r} is over 100 years away, which is longer than any job is kept")
+    return start  # type: ignore[no-any-return]
 
 
 def _aware(moment: Any, what: str) -> datetime:

@@ -60,9 +60,15 @@ class MemoryStore(Store):
     def add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
         if self._limit:
             with self._limit_lock:
-                self._check_room(1, row.key)
+                if not self._yields(row, if_exists):
+                    self._check_room(1, row.key)
                 return self._add(row, if_exists)
         return self._add(row, if_exists)
+
+    def _yields(self, row: Row, if_exists: IfExists) -> bool:
+        """It will not be added, since a running one stays."""
+        holder = None if row.key is None else self._keys.get(row.key)
+        return holder is not None and holder.state is RUNNING and (if_exists == "keep" or (if_exists == "replace" and same(holder, row)))
 
     def _add(self, row: Row, if_exists: IfExists) -> tuple[Row, Row | None]:
         try:

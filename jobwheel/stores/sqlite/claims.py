@@ -50,6 +50,7 @@ from jobwheel.stores.sqlite.records import (
     stored_series,
     write_more,
 )
+from jobwheel.trigger import Every
 from jobwheel.verdict import SUCCEEDED, Again, Failed, Interrupted, Onward, Succeeded, Verdict, go_on
 
 log = logger("jobwheel.store")
@@ -348,7 +349,8 @@ class Claims:
         if terms is None or (terms.nominal is None and not again):
             return None
         date = terms.wall if terms.nominal is None else terms.date
-        if date is not None:
+        elapsed = row.series is not None and isinstance(row.series.trigger, Every)
+        if date is not None and not elapsed:
             return WALL, round(date * SECOND)
         return self._moments.basis, micros(row.due if terms.nominal is None else terms.nominal)
 
@@ -522,6 +524,8 @@ class Claims:
         row = row_of(record, self._kinds.told(record[KIND]), None, self._moments)
         if row.series is None or isinstance(row.series.trigger, codec.StoredTrigger):
             return verdict
+        if isinstance(verdict, Failed):
+            log.error("job %d (%s) failed: %s", row.id, row.kind.name, verdict.error)
         return follow(row, verdict, self._moments.elapsed() / SECOND, self._moments.wall() / SECOND)
 
     def _settled_by_crash(self, record: Record, verdict: Verdict) -> tuple[object, ...]:

@@ -56,9 +56,7 @@ class AddOne(Add):
         self._now = now
 
     def run(self, connection: Connection) -> None:
-        if self._limit:
-            check_room(connection, self._limit, 1, [self._key])
-        self.result = add_contended(connection, self.id, self.values, self._key, self._if_exists, self._now(), self._kinds)
+        self.result = add_contended(connection, self.id, self.values, self._key, self._if_exists, self._now(), self._kinds, self._limit)
 
 
 class AddMany(Write):
@@ -95,9 +93,9 @@ class AddMany(Write):
 
 
 def add_contended(
-    connection: Connection, id: int, values: Record, key: str | None, if_exists: IfExists, now: int, kinds: Kinds
+    connection: Connection, id: int, values: Record, key: str | None, if_exists: IfExists, now: int, kinds: Kinds, limit: int = 0
 ) -> tuple[int, Record | None]:
-    """Adds a row after a look at who has its key."""
+    """Adds a row after a look at who has its key, and, with a `limit`, at how many wait."""
     replaced: Record | None = None
     holder = None if key is None else connection.execute(BY_KEY, (key,)).fetchone()
     if holder is not None:
@@ -110,11 +108,19 @@ def add_contended(
             _renew(connection, holder, values)
             return holder[ID], None
         if holder[STATE] == schema.RUNNING:
+            _check_one(connection, limit)
             connection.execute(_SUPERSEDE, (holder[ID],))
         else:
             (replaced,) = connection.execute(_END, (now, holder[ID])).fetchall()
+    else:
+        _check_one(connection, limit)
     insert(connection, [values])
     return id, replaced
+
+
+def _check_one(connection: Connection, limit: int) -> None:
+    if limit:
+        check_room(connection, limit, 1, [])
 
 
 NEW_KIND, NEW_DATA, NEW_PRIORITY, NEW_TAGS, NEW_MORE = 1, 2, 4, 9, 10
