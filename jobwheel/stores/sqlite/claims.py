@@ -50,7 +50,6 @@ from jobwheel.stores.sqlite.records import (
     stored_series,
     write_more,
 )
-from jobwheel.trigger import Every
 from jobwheel.verdict import SUCCEEDED, Again, Failed, Interrupted, Onward, Succeeded, Verdict, go_on
 
 log = logger("jobwheel.store")
@@ -349,8 +348,7 @@ class Claims:
         if terms is None or (terms.nominal is None and not again):
             return None
         date = terms.wall if terms.nominal is None else terms.date
-        elapsed = row.series is not None and isinstance(row.series.trigger, Every)
-        if date is not None and not elapsed:
+        if date is not None:
             return WALL, round(date * SECOND)
         return self._moments.basis, micros(row.due if terms.nominal is None else terms.nominal)
 

@@ -189,7 +189,9 @@ def row_of(record: Record, kind: Kind, job: IJob | None, moments: Moments) -> Ro
             terms.nominal = moments.to_elapsed(*more.nominal)
             terms.date = more.nominal[1] / SECOND if more.nominal[0] == WALL else None
         if more.series is not None:
-            terms.series = _series_of(more.series, row.due if terms.nominal is None else terms.nominal, moments)
+            series = terms.series = _series_of(more.series, row.due if terms.nominal is None else terms.nominal, moments)
+            if terms.date is not None and series.anchor is not None and isinstance(series.trigger, Every):
+                terms.nominal = series.anchor / SECOND  # the run is for that date; its moment is the first of the grid
     return row
 
 
