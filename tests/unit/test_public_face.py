@@ -11,8 +11,8 @@ import jobwheel
 from jobwheel import errors, events, testing
 
 FACE = {
-    "BadType", "BadValue", "CancelJob", "CapabilityError", "ChildDied", "Health", "IJob", "JobContext", "JobExists", "JobwheelError", "Retry",
-    "RetryJob", "ScheduledJob", "SettingsError", "State", "Stats", "StoreError", "TimerManager", "TooManyPending", "UsageError",
+    "BadType", "BadValue", "CancelJob", "CapabilityError", "ChildDied", "Health", "IJob", "JobContext", "JobExists", "JobwheelError",
+    "Retry", "RetryJob", "ScheduledJob", "SettingsError", "State", "Stats", "StoreError", "TimerManager", "TooManyPending", "UsageError",
     "WaitTimeout", "events", "open_timer",
     "cron", "every", "job", "preview", "Trigger",
 }  # fmt: skip
