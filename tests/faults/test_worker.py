@@ -58,7 +58,7 @@ Folder = Path
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     """Where the application is: its jobs, and a file `wheel.yml` by which its web process only adds."""
     (tmp_path / "worker_jobs.py").write_text(JOBS)
-    (tmp_path / "wheel.yml").write_text("jobwheel: {jobs: [worker_jobs], workers: {threads: 0}, exit_timeout: 10}")
+    (tmp_path / "wheel.yml").write_text("jobwheel: {jobs: [worker_jobs], workers: {threads: 0, queue: 32}, exit_timeout: 10}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "worker_jobs", raising=False)
