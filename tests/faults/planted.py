@@ -21,6 +21,7 @@ from jobwheel.stores.sqlite.file import Add
 from jobwheel.stores.sqlite.group import Group
 from jobwheel.stores.sqlite.lockfile import LockFile
 from jobwheel.stores.sqlite.records import COLUMNS
+from jobwheel.stores.sqlite.rescue import Rescue
 from jobwheel.stores.sqlite.store import SqliteStore
 
 GAP = 0.03
@@ -92,7 +93,7 @@ def cancel_by_check_then_delete() -> None:
 
 def no_rescue() -> None:
     """What a dead process ran stays as it is."""
-    swap(Claims, "rescue", lambda rescue: lambda self, file: [])
+    swap(Rescue, "look", lambda look: lambda self, file: [])
 
 
 def settle_again() -> None:

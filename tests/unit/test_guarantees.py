@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from jobwheel import dispatcher, keeper
-from jobwheel.stores.sqlite import claims, file, touching
+from jobwheel.stores.sqlite import file, rescue, touching
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "guarantees.md").read_text()
@@ -32,7 +32,7 @@ def test_every_promise_names_its_proof() -> None:
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"waits {file.PATIENCE:g} seconds" in PAGE
     assert f"after {dispatcher.FIRST_WAIT:g} second, then ever less often, up to {dispatcher.LONGEST_WAIT:g}" in PAGE
-    assert f"until {claims.CRASHES} runs of the job ended in a crash" in " ".join(PAGE.split())
+    assert f"until {rescue.CRASHES} runs of the job ended in a crash" in " ".join(PAGE.split())
     assert f"{touching.AHEAD / 1e6:g} seconds later" in PAGE
     assert keeper.EACH == 1.0
     assert "once a second" in PAGE

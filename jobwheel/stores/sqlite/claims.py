@@ -1,4 +1,4 @@
-"""What runs: from waiting to running by a claim, from running to its end by a verdict, and back by a rescue. For one store.
+"""What runs: from waiting to running by a claim, from running to its end by a verdict. For one store.
 
 A running row has an owner, the process whose lock proves that it lives (`lockfile`). What is settled is fenced by owner and attempt, so a
 process that was taken for dead, or a run that was settled already, changes nothing. A claim, and a verdict, is one statement for a batch.
@@ -20,7 +20,7 @@ from jobwheel.held import ALONE
 from jobwheel.job import context_of
 from jobwheel.kind import registered_kinds
 from jobwheel.log import logger
-from jobwheel.recurring import follow, resumed
+from jobwheel.recurring import resumed
 from jobwheel.row import Row, Terms
 from jobwheel.state import State
 from jobwheel.stores.sqlite import schema
@@ -31,16 +31,12 @@ from jobwheel.stores.sqlite.limits import Limited, beside_others, without_place
 from jobwheel.stores.sqlite.moments import SECOND, WALL, Moments, micros
 from jobwheel.stores.sqlite.promises import Promise
 from jobwheel.stores.sqlite.records import (
-    ATTEMPT,
     COLUMNS,
     DATA,
-    FLAGS,
     ID,
     KIND,
-    LATE,
     MORE,
     NUMBER_OF,
-    STARTED,
     STATES,
     More,
     clean,
@@ -50,14 +46,12 @@ from jobwheel.stores.sqlite.records import (
     stored_series,
     write_more,
 )
-from jobwheel.verdict import SUCCEEDED, Again, Failed, Interrupted, Onward, Succeeded, Verdict, go_on
+from jobwheel.verdict import SUCCEEDED, Again, Failed, Onward, Succeeded, Verdict, go_on
 
 log = logger("jobwheel.store")
 
 CLAIM_PATIENCE = 1.0
 """Seconds that a claim waits for other processes: the dispatcher tries again later, and its thread has other things to do."""
-CRASHES = 3
-"""Crashes after which a job counts as failed, one that kills its process say; more where its kind's `Retry` has more attempts."""
 
 EXACT = "json_extract(:promised, '$.\"' || id || '\"[0]')"
 PROMISED = "toucher = :owner AND basis = :basis AND due = json_extract(:promised, '$.\"' || id || '\"[1]')"
@@ -255,8 +249,8 @@ class Claims:
             hung = row.run is not None and row.run.hung
             onward: tuple[int, int] | None = None
             if isinstance(verdict, Onward):
-                onward, due = self._place(verdict)
-            others.append((*run, NUMBER_OF[verdict.state], due, *times, write_more(self._more(row, verdict)), hung, *(onward or ())))
+                onward, due = self.place(verdict)
+            others.append((*run, NUMBER_OF[verdict.state], due, *times, write_more(self.more_of(row, verdict)), hung, *(onward or ())))
         values = {"now": now, "basis": moments.basis, "runs": json.dumps(others), "owner": file.number}
         succeeded = (now, json.dumps(plain), file.number)
 
@@ -279,7 +273,7 @@ class Claims:
             for row, attempt, verdict in (settlement,)
         ]
 
-    def _place(self, onward: Onward) -> tuple[tuple[int, int], int]:
+    def place(self, onward: Onward) -> tuple[tuple[int, int], int]:
         """The last two values of a run in `SETTLE`, (basis, state if it may not go on), and its next due moment."""
         ended = schema.SUCCEEDED if onward.outcome is None else NUMBER_OF[onward.outcome.state]
         if onward.wall is not None:
@@ -321,7 +315,8 @@ class Claims:
             return None, None
         return round((row.started + self._moments.offset()) * SECOND), max(0, round((row.started - row.due) * SECOND))
 
-    def _more(self, row: Row, verdict: Verdict) -> More:
+    def more_of(self, row: Row, verdict: Verdict) -> More:
+        """What is kept of a run in the column `more`."""
         more, terms, context = More(), row.terms, row.run
         if terms is not None and terms.until is not None:
             more.until = (self._moments.basis, micros(terms.until))
@@ -360,8 +355,8 @@ class Claims:
         terms.nominal, terms.date, terms.wall = of.nominal, of.date, of.wall
         run = Row(row.job, row.due, None, None, row.priority, terms, row.kind)
         run.id, run.attempt, run.state = file.next_id(), 1, State.RUNNING
-        (basis, _), due = self._place(onward)
-        more, now = write_more(self._more(row, onward)), self._moments.stamp()
+        (basis, _), due = self.place(onward)
+        more, now = write_more(self.more_of(row, onward)), self._moments.stamp()
         own = write_more(More(nominal=self._nominal(run, again=False)))
         since = (WALL, round(of.wall * SECOND)) if of.wall is not None else (self._moments.basis, micros(row.due))
 
@@ -393,7 +388,7 @@ class Claims:
         onward = resumed(row, self._moments.elapsed() / SECOND, self._moments.wall() / SECOND)
         if onward is None:
             return {}
-        (basis, _), due = self._place(onward)
+        (basis, _), due = self.place(onward)
         more = msgspec.structs.replace(
             read_more(record[MORE]),
             nominal=None if onward.nominal is None else (self._moments.basis, micros(onward.nominal)),
@@ -471,81 +466,3 @@ class Claims:
         mine = connection.execute(f"SELECT id FROM job WHERE state = {schema.RUNNING} AND owner = ?", (file.number,)).fetchall()
         lost = [id for (id,) in mine if id not in file.runs]
         connection.execute(HAND_BACK, (self._moments.stamp(), json.dumps(lost), file.number)).fetchall()
-
-    def rescue(self, file: StoreFile) -> list[Row]:
-        """Lets wait again, or end, what processes ran that are dead; gives the rows that ended by it."""
-        ended: list[Row] = []
-        for number, pid in file.dead():
-            ended += self._rescue(file, number, pid)
-        return ended
-
-    def _rescue(self, file: StoreFile, number: int, pid: int) -> list[Row]:
-        found = {"died": False, "ran": 0}
-        # Before the turn to write, since it may call an application's trigger; what it ran does not grow any more, and each is fenced.
-        records = file.read(f"SELECT {COLUMNS} FROM job WHERE state = {schema.RUNNING} AND owner = ?", (number,))
-        left = [(record, self._verdict_after_crash(record)) for record in records]
-        runs = [self._settled_by_crash(record, verdict) for record, verdict in left]
-
-        def work(connection: Connection) -> list[tuple[Record, Verdict, State]]:
-            if not file.is_dead(number):
-                return []
-            values = {"now": self._moments.stamp(), "basis": self._moments.basis, "runs": json.dumps(runs), "owner": number}
-            states = {id: state for id, _, state in connection.execute(SETTLE, values).fetchall()}
-            connection.execute(
-                f"UPDATE job SET flags = flags + {schema.CRASH} WHERE id IN (SELECT value FROM json_each(?))",
-                (json.dumps([record[ID] for record, verdict in left if not isinstance(verdict, Onward) and record[ID] in states]),),
-            )
-            gone = connection.execute("DELETE FROM process WHERE n = ? RETURNING n", (number,)).fetchall()
-            found.update(died=bool(gone), ran=len(states))
-            ended = ((record, verdict, states.get(record[ID], schema.SCHEDULED)) for record, verdict in left)
-            return [(record, verdict, STATES[state]) for record, verdict, state in ended if state != schema.SCHEDULED]
-
-        ended = file.write(work, full=False)
-        if found["died"]:
-            ran = f"the {found['ran']} jobs that it ran wait again or ended, as their kinds say" if found["ran"] else "it ran nothing"
-            log.info("process %d died with %s open; %s", pid, file.path, ran)
-        return [self._row_after_crash(record, verdict, state) for record, verdict, state in ended]
-
-    def _verdict_after_crash(self, record: Record) -> Verdict:
-        kind, flags = self._kinds.kind_of(record[KIND]), record[FLAGS]
-        crashes = 1 + flags // schema.CRASH
-        if flags & schema.AT_MOST_ONCE:
-            return self._onward(record, Interrupted("its process died while it ran, and its kind says on_crash='interrupt'"))
-        most = CRASHES if kind is None else max(CRASHES, kind.options.retry.attempts)
-        # Where the kind is not known here, another process, which claims it, will see to it.
-        if crashes >= most and kind is not None:
-            return self._onward(record, Failed(f"its process died while it had the job, {crashes} times of at most {most}"))
-        return Again(0.0, "its process died while it ran")
-
-    def _onward(self, record: Record, verdict: Verdict) -> Verdict:
-        """Of a recurring job only this run is over, unless nobody here knows its trigger."""
-        row = row_of(record, self._kinds.told(record[KIND]), None, self._moments)
-        if row.series is None or isinstance(row.series.trigger, codec.StoredTrigger):
-            return verdict
-        if isinstance(verdict, Failed):
-            log.error("job %d (%s) failed: %s", row.id, row.kind.name, verdict.error)
-        return follow(row, verdict, self._moments.elapsed() / SECOND, self._moments.wall() / SECOND)
-
-    def _settled_by_crash(self, record: Record, verdict: Verdict) -> tuple[object, ...]:
-        """The values of a run in `SETTLE`."""
-        run = (record[ID], record[ATTEMPT], NUMBER_OF[verdict.state])
-        times = (record[STARTED], record[LATE])
-        if not isinstance(verdict, Onward):
-            return (*run, None, *times, self._more_after_crash(record, verdict), False)
-        row = row_of(record, self._kinds.told(record[KIND]), None, self._moments)
-        place, due = self._place(verdict)
-        return (*run, due, *times, write_more(self._more(row, verdict)), False, *place)
-
-    def _more_after_crash(self, record: Record, verdict: Verdict) -> str | None:
-        more = msgspec.structs.replace(read_more(record[MORE]))
-        more.error = getattr(verdict, "error", None)
-        return write_more(more)
-
-    def _row_after_crash(self, record: Record, verdict: Verdict, state: State) -> Row:
-        kind = self._kinds.told(record[KIND])
-        row = row_of(record, kind, None, self._moments)
-        row.state = state
-        context_of(row).error = getattr(verdict, "error", None)
-        if verdict.state is State.FAILED:
-            log.error("job %d (%s) failed: %s", row.id, kind.name, context_of(row).error)
-        return row

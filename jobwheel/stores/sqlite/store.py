@@ -7,8 +7,8 @@
 | `adds`, `moves` | new rows; cancels and changes; as writes |
 | `asking` | pictures, pages, counts |
 | `touching`, `promises` | touches: written at most once a second; what they promise, kept in memory |
-| `claims` | from waiting to running, to the end, and back after a crash |
-| `limits` | `max_running` over all processes |
+| `claims`, `limits` | from waiting to running, to the end; which may not be claimed now |
+| `rescue` | what dead processes ran |
 | `window` | which jobs of the near future are in this process's waiting room |
 | `moments`, `kinds`, `records` | between the file's values and jobwheel's |
 | `schema`, `lockfile`, `trouble` | tables and versions; the kernel's locks; errors in words |
@@ -69,6 +69,7 @@ from jobwheel.stores.sqlite.records import (
     without_nominal,
     write_more,
 )
+from jobwheel.stores.sqlite.rescue import Rescue
 from jobwheel.stores.sqlite.touching import Touching
 from jobwheel.stores.sqlite.window import Window
 from jobwheel.verdict import Onward, Verdict
@@ -109,6 +110,7 @@ class SqliteStore(Store):
         self._moments = Moments(self._clock)
         self._kinds = Kinds()
         self._claims = Claims(self._moments, self._kinds)
+        self._rescue = Rescue(self._moments, self._kinds, self._claims)
         self._window = Window(self._moments, self._kinds)
         self._touching = Touching(self._moments, self._kinds, self._window, self._full, self._row)
         self._asking = Asking(self._moments, self._kinds, self._used, self._keep, self._keep_for)
@@ -451,7 +453,7 @@ class SqliteStore(Store):
         file.check()
         self._moments.look(file)
         self._kinds.look(file)
-        ended = self._claims.rescue(file)
+        ended = self._rescue.look(file)
         entries: list[Ticket] = []
         overdue: list[Ticket] = []
         room: dict[str, int] = {}
