@@ -56,6 +56,7 @@ from jobwheel.kind import Kind, find_kind
 from jobwheel.row import Row, Terms
 from jobwheel.runner import Runner, Scope, text_of, trace_of
 from jobwheel.services import as_services
+from jobwheel.state import State
 
 BEAT = 0.1
 """Seconds between two tellings of the same job's progress."""
@@ -137,9 +138,7 @@ class Servant:
         threading.Thread(target=self._listen, name="jobwheel-listener", daemon=True).start()
         while (start := self._jobs.get()) is not None:
             self._serve(start)
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):  # closed, or none at all
-                    stream.flush()
+            _flush()
 
     def cut_off(self) -> None:
         """In a process that a job forked: it has no parent to tell anything."""
@@ -200,7 +199,7 @@ class Servant:
         except BaseException as error:  # whatever an application's module raises, `sys.exit` at its top level as well
             self._finish(Unready(text_of(error), trace_of(error)))
             return
-        context = row.run = ChildContext(row, self._tell)
+        context = row.run = ChildContext(row, lambda message: self._say(context, message))
         self._context = context
         self._pass_flags()
         self._tell(Begun(time_now()))
@@ -242,11 +241,26 @@ class Servant:
             except OSError:  # the parent is gone
                 _end_group()
 
+    def _say(self, context: ChildContext, message: FromChild) -> None:
+        """What a context tells, while its run goes on: a thread that the run has left behind may have it for ever."""
+        with self._sending:
+            if context is self._context:
+                self._tell(message)
+
     def _finish(self, message: Over | Unready) -> None:
+        if self._cut_off:  # a process that the job has forked has come to the job's end as well: it has nothing more to do
+            _flush()
+            os._exit(isinstance(message, Unready) or message.state != State.SUCCEEDED)
         with self._sending:
             self._context = None  # from here on the listener tells nothing of it
             self._busy = False
             self._tell(message)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # closed, or none at all
+            stream.flush()
 
 
 def _kind(start: Start) -> Kind:

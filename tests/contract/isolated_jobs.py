@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -111,6 +112,35 @@ def fork_and_exit(ctx: JobContext) -> None:
     os._exit(5)
 
 
+def fork_and_return() -> Any:
+    """Its fork returns from the job as well; gives how that ended."""
+    forked = os.fork()
+    return os.waitpid(forked, 0)[1] if forked else "of the fork"
+
+
+leave: Any = None
+
+
+def leave_a_thread(ctx: JobContext) -> None:
+    """It tells something whenever `call_the_thread` lets it."""
+    global leave  # noqa: PLW0603
+    leave = (threading.Semaphore(0), threading.Semaphore(0))
+
+    def tell() -> None:
+        while leave[0].acquire():
+            ctx.log("of another run")
+            ctx.progress(1, 1)
+            leave[1].release()
+
+    threading.Thread(target=tell, daemon=True).start()
+
+
+def call_the_thread(ctx: JobContext) -> None:
+    ctx.log("mine")
+    leave[0].release()
+    leave[1].acquire()
+
+
 def heed(ctx: JobContext) -> str:
     ctx.log("waits")
     while not ctx.cancel_requested:
@@ -192,6 +222,9 @@ ACTS: dict[str, Callable[[JobContext, Any], Any]] = {
     "close_all": lambda ctx, arg: (os.closerange(3, 1000), loop_for_ever()),
     "fork_and_exit": lambda ctx, arg: fork_and_exit(ctx),
     "fast_then_waits": fast_then_waits,
+    "fork_and_return": lambda ctx, arg: fork_and_return(),
+    "leave_a_thread": lambda ctx, arg: leave_a_thread(ctx),
+    "call_the_thread": lambda ctx, arg: call_the_thread(ctx),
 }
 
 

@@ -379,6 +379,19 @@ def test_a_death_is_seen_though_a_process_that_the_job_forked_holds_the_line(run
     wait_until(lambda: not alive(int(job.log[0])), what="the end of what it had forked")
 
 
+def test_a_fork_that_comes_to_the_end_of_the_job_ends_there(run: Any) -> None:
+    """Or the job would wait for it for ever."""
+    job = run(Act("fork_and_return"))
+    assert (job.state, job.result) == (State.SUCCEEDED, 0)
+
+
+def test_what_a_thread_of_an_ended_run_tells_is_not_the_next_runs(opened: Any) -> None:
+    timer = opened(workers={"engine": "processes", "threads": 1})
+    assert timer.wait(timer.add_job(Act("leave_a_thread")), LIMIT).state is State.SUCCEEDED
+    job = timer.wait(timer.add_job(Act("call_the_thread")), LIMIT)
+    assert (job.state, job.log, job.progress) == (State.SUCCEEDED, ("mine",), None)
+
+
 def test_a_job_that_closes_the_line_is_told_so(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nursery, "SOON", 0.05)
     job = run(Act("close_all"))
