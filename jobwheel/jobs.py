@@ -161,7 +161,9 @@ class _Program:
                 cut_off = f"was ended at its time limit of {self._limit:g} seconds"
             if cut_off is not None:
                 self._signal(signal.SIGTERM)
+                end = time.monotonic() + GRACE
                 self._await(GRACE)
+                self._output.read_to_end(end - time.monotonic())  # its children have the time too, and most have its output
                 break
         else:
             self._output.read_to_end(LINGER)

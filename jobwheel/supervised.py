@@ -69,7 +69,7 @@ def main(order: Order) -> int:
         logging.basicConfig(format=FORMAT)  # does nothing where the application has set logging up
         timer.start()
     except JobwheelError as error:
-        _tell(link, Word(False, str(error), isinstance(error, SettingsError | UsageError)))
+        _tell(link, Word(False, str(error), _is_final(error)))
         return 1
     except Exception as error:
         _tell(link, Word(False, f"{type(error).__name__}: {error}"))
@@ -85,6 +85,12 @@ def main(order: Order) -> int:
     faulthandler.dump_traceback_later(order.timeout + LAST, exit=True, file=2)
     timer.shutdown(order.timeout)
     return 0
+
+
+def _is_final(error: JobwheelError) -> bool:
+    """False where the application's own code, such as the services', raised what may pass: its database is not up yet, say."""
+    passing = error.__cause__ is not None and not isinstance(error.__cause__, ImportError | AttributeError | NameError | TypeError)
+    return isinstance(error, SettingsError | UsageError) and not passing
 
 
 def _timer(order: Order) -> TimerManager:

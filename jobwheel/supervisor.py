@@ -213,6 +213,8 @@ class Supervisor:
     def _start_due(self) -> None:
         now = time.monotonic()
         for slot in self._wanted():
+            if self._signals:
+                return
             if slot.process is None and slot.not_before <= now:
                 self._start(slot, now)
 

@@ -389,7 +389,7 @@ SHOP = "from jobwheel import IJob\nclass Wanting(IJob, kind='worker.wanting'):\n
 FAULTS = {
     "no such module": ("jobs: [no_such_jobs]", "", "jobs: there is no module 'no_such_jobs' (No module named 'no_such_jobs'); check its"),
     "a module that raises": ("jobs: [worker_jobs]", "1 / 0", "jobs: importing 'worker_jobs' failed with ZeroDivisionError: division by"),
-    "services that raise": ("services: 'worker_jobs:it'", "def it(): 1 / 0", "services: 'worker_jobs:it' raised ZeroDivisionError: divis"),
+    "services that are none": ("services: 'worker_jobs:it'", "def it(): return 5", "services: 'worker_jobs:it' gives 5, which offers no"),
     "a service that is missing": (
         "jobs: [worker_jobs]",
         SHOP,
@@ -407,3 +407,22 @@ def test_what_cannot_work_is_told_once_before_the_others_start(folder: Folder, w
     assert running.code() == 1
     [line] = running.said().splitlines()
     assert line.startswith(told)
+
+
+def test_services_that_cannot_be_made_now_are_tried_again(folder: Folder, worker: Start) -> None:
+    """Their database may come up later."""
+    text = """
+        import pathlib
+
+        def it():
+            up = pathlib.Path("up")
+            if not up.exists():
+                up.touch()
+                raise ConnectionError("down")
+            return {}
+    """
+    (folder / "worker_jobs.py").write_text(textwrap.dedent(text))
+    (folder / "wheel.yml").write_text("jobwheel: {services: 'worker_jobs:it'}")
+    running = worker("--processes", "1")
+    started(running, 1)
+    assert "services: 'worker_jobs:it' raised ConnectionError: down" in running.said()

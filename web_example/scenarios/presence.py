@@ -27,7 +27,8 @@ class Visit(Base):
     __tablename__ = "visits"
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    """A random word: who knows it keeps the visit alive, so it is told to that page alone."""
+    """A random word, told to that page alone: who knows it keeps the visit alive. (The wheel's page, which a real shop would show to its
+    own people only, has it in the key of the job.)"""
     customer: Mapped[str] = mapped_column(index=True)
     opened_at: Mapped[float]
     closed_at: Mapped[float | None] = mapped_column(index=True)
