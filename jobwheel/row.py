@@ -204,8 +204,8 @@ class Ticket:
 class ScheduledJob(msgspec.Struct, frozen=True):
     """A job as it stood at one moment. It never changes; ask `timer.get(job.id)` for a newer picture.
 
-    Times are aware datetimes in UTC. `error` is the last failed run's error as text ("ValueError: no such order") or the
-    reason given to `CancelJob`; `trace` its traceback. `lateness` is in seconds, of the present or last run.
+    Times are aware datetimes in UTC. `error` is the last failed attempt's error as text ("ValueError: no such order"),
+    until one ends well, or the reason given to `CancelJob`; `trace` its traceback. `lateness` is in seconds, of the present or last run.
 
     A recurring job is one job all its life: `due` is its next moment, `error`, `result` and the like are of its last run, and `runs`,
     `failures`, `skipped` count those that are over, those of them that failed, and the moments of its trigger that had none. With

@@ -221,8 +221,11 @@ class MemoryStore(Store):
                 row.token = True
                 held.append((kind.name, row))
             else:
-                row.run = None
+                last, row.run = row.run, None
                 row.attempt += 1
+                if last is not None and last.error is not None:  # told until a run ends well
+                    context = context_of(row)
+                    context.error, context.trace = last.error, last.trace
                 running[row.id] = row
                 row.state = RUNNING
                 rows.append(row)
@@ -252,10 +255,10 @@ class MemoryStore(Store):
         now = self._elapsed()
         if isinstance(verdict, Onward):
             return self._onward(row, verdict, now)
-        if verdict is not SUCCEEDED:
+        if verdict is not SUCCEEDED or row.run is not None:
             context = context_of(row)
             if isinstance(verdict, Succeeded):
-                context.result = verdict.result
+                context.result, context.error, context.trace = verdict.result, None, None
             else:
                 context.error = verdict.error
                 if isinstance(verdict, Failed | Again):
@@ -286,7 +289,7 @@ class MemoryStore(Store):
     def _onward(self, row: Row, onward: Onward, now: float) -> State:
         outcome, context = onward.outcome, context_of(row)  # made before the row moves: it keeps the moment that the run was for
         if isinstance(outcome, Succeeded):
-            context.result = outcome.result
+            context.result, context.error, context.trace = outcome.result, None, None
         elif outcome is not None:
             context.error = outcome.error
             context.trace = outcome.trace if isinstance(outcome, Failed) else None

@@ -490,6 +490,20 @@ def test_a_run_is_settled_once(shelf: Shelf) -> None:
     assert shelf.counted() == {"failed": 1}
 
 
+def test_the_last_error_is_told_until_an_attempt_ends_well(shelf: Shelf) -> None:
+    row = shelf.running("x")
+    for attempt, error in ((1, "first"), (2, "second")):
+        shelf.store.settle(row, attempt, Again(0.0, error, f"trace of {error}"))
+        (row,) = shelf.claim(row)
+        job = shelf.store.get(row.id)
+        assert job is not None
+        assert (job.state, job.attempt, job.error, job.trace) == (State.RUNNING, attempt + 1, error, f"trace of {error}")
+    shelf.store.settle(row, 3, SUCCEEDED)
+    job = shelf.store.get(row.id)
+    assert job is not None
+    assert (job.state, job.error, job.trace) == (State.SUCCEEDED, None, None)
+
+
 def test_a_verdict_on_an_earlier_attempt_is_refused(shelf: Shelf) -> None:
     """A thread that hung and ends later must not settle the run that came after its own."""
     row = shelf.running()
@@ -916,7 +930,7 @@ def test_a_run_that_was_revived_is_a_new_one(shelf: Shelf) -> None:
     revived = shelf.store.retry("k")
     assert revived is not None
     (second,) = shelf.claim(revived)
-    assert second.run is None
+    assert second.run is None or not (second.run.lines or second.run.cancel_asked)
     job = shelf.store.get("k")
     assert job is not None
     assert (job.cancel_requested, job.ended) == (False, None)
