@@ -26,6 +26,8 @@ from jobwheel.verdict import Again, Cancelled, Failed, Interrupted, Missed, Onwa
 log = logger("jobwheel.recurring")
 
 SECOND = 1_000_000
+NOISE = 0.05
+"""Microseconds by which a float of seconds may miss the whole microsecond that it stands for."""
 COUNTED = 1000
 """Skipped moments of a wall-clock trigger that are counted in one gap."""
 GRACE = 1.0
@@ -112,7 +114,7 @@ def first(trigger: Any, now: float, wall: float) -> tuple[float, float | None, S
             raise ValueError
         return now + moment - wall, moment, Series(trigger)
     if trigger.start is None:
-        anchor = ceil(now * SECOND) + round(trigger.interval * SECOND)
+        anchor = ceil(now * SECOND - NOISE) + round(trigger.interval * SECOND)
         return anchor / SECOND, None, Series(trigger, anchor)
     start = trigger.start.timestamp()
     if start > wall:

@@ -329,6 +329,16 @@ def test_the_first_run_is_one_interval_after_the_add(scene: Scene) -> None:
     assert scene.diary == [Run(67.25, 67.25, 1)]
 
 
+@pytest.mark.parametrize("steps", [(0.7, 0.1), (0.1, 0.2), (0.1, 0.7), (1.1, 2.2)])
+def test_what_floats_make_of_a_moment_does_not_delay_a_run(scene: Scene, steps: tuple[float, float]) -> None:
+    for step in steps:
+        scene.clock.advance(step)
+    scene.add(trigger=every(0.1))
+    scene.timer.add_job(Mark("b"), 0.1)
+    scene.clock.advance(0.1)
+    assert [run.name for run in scene.diary] == ["a", "b"]
+
+
 def test_a_million_runs_later_the_grid_is_the_same(make: Make) -> None:
     """A jump, not a walk: three years of seconds."""
     scene = make()
