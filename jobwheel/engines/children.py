@@ -78,6 +78,8 @@ class Child:
         self._unknown = False  # how it ended
         self.runs = 0
         """Runs that it has ended."""
+        self.kinds: set[str] = set()
+        """Kinds that it has run, so that nothing is to be imported for them."""
         _living.add(self)
 
     @property

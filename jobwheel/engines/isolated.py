@@ -31,6 +31,8 @@ EACH = 0.1
 """Seconds between two looks at whether `cancel` was called for the run, and whether its process is there."""
 PREPARE = 60.0
 """Seconds that a child has to start and to import what it needs."""
+AT_ONCE = 5.0
+"""Seconds in which one that has run jobs of the kind must begin; else another child has the job."""
 SILENT = "the child process closed its line to this process {}, and was killed: a job closes only files that it has opened"
 LEFT = 1000
 """Messages that are still read at the time limit."""
@@ -117,6 +119,7 @@ class _Talk:
         self._limit = inf
         self._heeds = row.kind.call.is_async
         self._told_cancel = False
+        self._knows_kind = row.kind.name in child.kinds
         self.begun = False
         self.late = False
         """Past the time limit."""
@@ -130,7 +133,7 @@ class _Talk:
             EOFError, OSError: the child is gone.
             NotReady: it cannot run the job.
         """
-        self._limit = self._clock.elapsed() + PREPARE
+        self._limit = self._clock.elapsed() + (AT_ONCE if self._knows_kind else PREPARE)
         self._child.channel.send(start)
         while True:
             self._pass_cancel()
@@ -169,6 +172,8 @@ class _Talk:
 
     def _prolong(self) -> bool:
         """True if the run, which is past its limit, is to have a moment to end by itself."""
+        if not self.begun and self._knows_kind:
+            raise EOFError  # something that an earlier run has left there keeps it from beginning: another child may
         if not self.begun:
             raise NotReady(
                 f"the child process was not ready within {PREPARE:g} s: importing {self._row.kind.job_class.__module__}, or making the "
@@ -189,6 +194,7 @@ class _Talk:
         match message:
             case Begun(moment):
                 self.begun = True
+                self._child.kinds.add(row.kind.name)
                 row.started = moment
                 context.begin(moment, self._clock.wall() - self._clock.elapsed())
                 timeout = row.kind.options.timeout

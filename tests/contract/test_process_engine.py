@@ -372,6 +372,16 @@ def test_an_idle_child_that_dies_as_it_is_given_a_job_costs_no_run(timer: TimerM
     monkeypatch.undo()
 
 
+def test_a_child_that_an_earlier_run_has_left_hanging_costs_no_other_run(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talking, "AT_ONCE", 0.2)
+    pid = run(Act("pid")).result
+    os.kill(pid, signal.SIGSTOP)
+    job = run(Act("pid"))
+    assert (job.state, job.attempt) == (State.SUCCEEDED, 1)
+    assert job.result != pid
+    assert not alive(pid)
+
+
 def test_a_death_is_seen_though_a_process_that_the_job_forked_holds_the_line(run: Any, wait_until: Any) -> None:
     job = run(Act("fork_and_exit"))
     assert job.state is State.FAILED
@@ -733,6 +743,7 @@ class Told:
 
     def __init__(self, *messages: Any) -> None:
         self.messages = list(messages)
+        self.kinds: set[str] = set()
         self.channel = self
 
     def send(self, message: Any) -> None:
